@@ -1,0 +1,1 @@
+"""Background jobs whose workers never act on a stale cached value."""

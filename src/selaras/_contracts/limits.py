@@ -1,0 +1,32 @@
+"""Bounds and graces that every store keeps, so that stores agree step by step. Times in microseconds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EPOCH_SHIFT: Final = 52
+"""The epoch stands above the 52 low bits of a fence: microseconds since 1970 fit there until 2112."""
+
+NEWS_MOST: Final = 10_000
+"""A reader further behind than this drops its local tier instead of hearing each event."""
+
+LOG_LENGTH: Final = 50_000
+"""Events kept; a reader that is further behind is told to reset."""
+
+REAP_GRACE_US: Final = 2_000_000
+"""Between the two looks at an expired lease: time for a heartbeat that was only held up (P19)."""
+
+INTENT_GRACE_US: Final = 30_000_000
+"""How long the intents of a lost attempt stand when no attempt follows it: a zombie may still commit (P18)."""
+
+LOCK_ACCEPT_US: Final = 5_000_000
+"""A lock that is granted and not fetched for so long passes to the next in line (P21)."""
+
+ORPHAN_US: Final = 30_000_000
+"""An intent whose home is elsewhere is asked after when it has stood so long (P17)."""
+
+UNROUTABLE_US: Final = 3_600_000_000
+"""A job that no worker knows for so long is reported as unroutable."""
+
+HISTORY_MOST: Final = 20
+"""Ended attempts remembered per job, the latest."""

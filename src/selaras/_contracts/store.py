@@ -1,0 +1,65 @@
+"""A store: its partitions, its heartbeat channel and its hints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, Partition
+
+
+class Pulse(Protocol):
+    """Heartbeats, from a thread of their own over a connection of their own."""
+
+    def beat(self, partition: int, request: HeartbeatRequest) -> HeartbeatReply:
+        """Renew the lease in one partition; blocks. Raises StoreUnavailable."""
+        ...
+
+    def close(self) -> None:
+        """Free the connection."""
+        ...
+
+
+class Bell(Protocol):
+    """Wakes one process. A hint: it may be lost or ring for nothing, and is never trusted."""
+
+    address: str
+
+    async def wait(self, timeout: float) -> bool:
+        """Return True as soon as it rings, or something may have changed; False after `timeout` seconds."""
+        ...
+
+    def ring(self) -> None:
+        """Ring it from this process, from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Free it."""
+        ...
+
+
+class Store(Protocol):
+    """All partitions of one namespace.
+
+    Attributes:
+        url: masked, absolute; fit for messages and logs.
+    """
+
+    url: str
+    partitions: Sequence[Partition]
+
+    async def open(self) -> None:
+        """Connect; create or check what is there. Raises StoreUnavailable, StoreMismatch."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect; pending verbs end first."""
+        ...
+
+    def pulse(self) -> Pulse:
+        """Make the heartbeat's channel; called in the heartbeat's own thread."""
+        ...
+
+    def bell(self) -> Bell:
+        """Make this process's bell."""
+        ...

@@ -1,0 +1,22 @@
+"""Which partition a name belongs to."""
+
+from __future__ import annotations
+
+from xxhash import xxh3_64_intdigest
+
+from selaras._core.jobs.job import NewJob
+
+
+def partition_of(name: str, partitions: int) -> int:
+    """Return the partition of a key, line, unique key or job id: the hash of its text.
+
+    Source of the hash: XXH3-64 (Collet); stable across processes, versions and machines.
+    """
+    if partitions == 1:
+        return 0
+    return xxh3_64_intdigest(name.encode("utf-8", "surrogatepass")) % partitions
+
+
+def home_of(job: NewJob, partitions: int) -> int:
+    """Return the partition a job lives in: that of its line, else of its id."""
+    return partition_of(job.line or job.id, partitions)

@@ -1,0 +1,1 @@
+"""Keep: one folder a store, nothing shared between them but the contracts."""

@@ -1,0 +1,262 @@
+"""The shared tier of one partition: in each key's place an entry, or intents, or a token, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
+from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
+from selaras._core.jobs.job import Put
+from selaras._core.positions import Scope
+from selaras._stores.memory.log import Log
+
+
+@dataclass(slots=True)
+class _Stored:
+    entry: Entry
+    family: str
+    until_us: int  # 0: no end
+
+
+@dataclass(slots=True)
+class _Intent:
+    fence: int
+    planted_us: int
+    planted_at: int  # the position of the log
+    clean: bool = True
+    preimage: _Stored | None = None
+    until_us: int = 0
+
+
+@dataclass(slots=True)
+class _Token:
+    token: int
+    until_us: int
+    granted_at: int  # the position of the log
+
+
+@dataclass(slots=True)
+class _Floor:
+    version: int | None = None
+    closed_until_us: int = 0
+
+
+@dataclass(slots=True)
+class Cells:
+    """What stands in each key's place. `next_stamp` is the partition's counter (P15)."""
+
+    index: int
+    log: Log
+    next_stamp: Callable[[], int]
+    entries: dict[str, _Stored] = field(default_factory=dict[str, _Stored])
+    standing: dict[str, dict[tuple[int, str], _Intent]] = field(
+        default_factory=dict[str, dict[tuple[int, str], _Intent]]
+    )
+    tokens: dict[str, _Token] = field(default_factory=dict[str, _Token])
+    floors: dict[str, _Floor] = field(default_factory=dict[str, _Floor])
+
+    # -- readers
+
+    def look(self, request: ReadRequest, now: int) -> Look:
+        """Find what stands at a key, and grant a token if nothing does and the reader wants one."""
+        key = request.key
+        floor = self.floors.get(key)
+        version = floor.version if floor else None
+        if self.standing.get(key) or (floor and floor.closed_until_us > now):
+            return Standing(version)
+        stored = self._valid(key, now)
+        if stored and stored.entry.stamp == request.distrust:
+            del self.entries[key]
+            stored = None
+        if stored:
+            return Hit(_as_read(stored, now))
+        token = self.tokens.get(key)
+        if token and token.until_us > now:
+            return Busy(token.until_us - now, version)
+        if not request.lease_us:
+            return Busy(0, version)
+        granted = _Token(self.next_stamp(), now + request.lease_us, self.log.tail.position)
+        self.tokens[key] = granted
+        return Miss(granted.token, version)
+
+    def fill(self, fill: Fill, now: int) -> tuple[int, int] | None:
+        """Store a loaded value if its token still allows it (L7). Returns (position, stamp) or None."""
+        put = fill.put
+        token = self.tokens.get(put.key)
+        if token is None or token.token != fill.token or token.until_us <= now or self.standing.get(put.key):
+            return None
+        del self.tokens[put.key]
+        floor = self.floors.get(put.key)
+        if floor and (floor.closed_until_us > now or _below(put.version, floor.version)):
+            return None
+        if self.log.voided_after(token.granted_at, put.family, put.tags):
+            return None
+        return self._store(put, now)
+
+    # -- writers
+
+    def plant(self, owner: Owner, key: str, now: int) -> Entry | None:
+        """Put the owner's intent in the key's place (L3). Returns the pre-image, if it has one."""
+        stored = self._valid(key, now)
+        self.entries.pop(key, None)
+        self.tokens.pop(key, None)
+        here = self.standing.setdefault(key, {})
+        own = here.get((owner.home, owner.job))
+        if own and own.fence == owner.fence:
+            own.preimage = None  # invalidated by its own attempt
+        else:
+            alone = not here
+            for other in here.values():
+                other.clean, other.preimage = False, None
+            own = _Intent(owner.fence, now, 0, clean=alone, preimage=stored if alone else None)
+            here[owner.home, owner.job] = own
+        self.log.append(Scope.KEY, key)
+        own.planted_at = self.log.tail.position
+        return _as_read(own.preimage, now) if own.preimage else None
+
+    def void(self, key: str) -> None:
+        """Whatever was known of the key is not to be trusted (L6)."""
+        self.log.append(Scope.KEY, key)
+        self.entries.pop(key, None)
+        self.tokens.pop(key, None)
+        for intent in self.standing.get(key, {}).values():
+            intent.clean, intent.preimage = False, None
+
+    def invalidate(self, names: Invalidation, now: int) -> None:
+        """Void names, set floors, close fills."""
+        for key in names.keys:
+            self.void(key)
+        for tag in names.tags:
+            self.log.append(Scope.TAG, tag)
+        for family in names.families:
+            self.log.append(Scope.FAMILY, family)
+        self.set_floors(names.versions, names.closes, now)
+
+    def set_floors(self, versions: tuple[tuple[str, int], ...], closes: tuple[tuple[str, int], ...], now: int) -> None:
+        """Raise version floors, and close keys to fills for a while (P13)."""
+        for key, version in versions:
+            floor = self.floors.setdefault(key, _Floor())
+            floor.version = version if floor.version is None else max(floor.version, version)
+        for key, close_us in closes:
+            floor = self.floors.setdefault(key, _Floor())
+            floor.closed_until_us = max(floor.closed_until_us, now + close_us)
+
+    def resolve(self, owner: Owner, key: str, put: Put | None, now: int) -> tuple[int, int] | None:
+        """Remove the owner's intent; store `put` where it may be (L5). Returns (position, stamp) of a stored value."""
+        here = self.standing.get(key, {})
+        own = here.get((owner.home, owner.job))
+        if own is None or own.fence != owner.fence:
+            self.void(key)  # P9
+            return None
+        sole = len(here) == 1
+        self._remove(key, (owner.home, owner.job))
+        if put is None:
+            return None
+        floor = self.floors.get(key)
+        late = floor and _below(put.version, floor.version)
+        if sole and own.clean and not late and not self.log.voided_after(own.planted_at, put.family, put.tags):
+            return self._store(put, now)
+        self.void(key)
+        return None
+
+    def restore(self, owner: Owner, key: str, now: int) -> None:
+        """Undo a plant whose attempt never started: the pre-image returns, if nothing touched the key (P10)."""
+        own = self.standing.get(key, {}).get((owner.home, owner.job))
+        preimage = own.preimage if own and own.fence == owner.fence else None
+        self.resolve(owner, key, None, now)
+        if preimage and own and not self.log.voided_after(own.planted_at, preimage.family, preimage.entry.tags):
+            entry = replace(preimage.entry, position=self.log.tail.position, stamp=self.next_stamp())
+            self.entries[key] = _Stored(entry, preimage.family, preimage.until_us)
+
+    def pass_on(self, home: int, job: str) -> None:
+        """The attempt was lost: its intents wait for the next one, unclean (P18)."""
+        for intent in self._of(home, job):
+            intent.clean, intent.preimage = False, None
+
+    def let_stand(self, home: int, job: str, until_us: int) -> None:
+        """The attempt was lost and none follows: its intents fall, and void, at `until_us` (P18)."""
+        for intent in self._of(home, job):
+            intent.clean, intent.preimage, intent.until_us = False, None, until_us
+
+    def drop_fallen(self, now: int, limit: int) -> int:
+        """Void the keys of intents whose grace is over. Returns how many."""
+        fallen = [
+            (key, owner)
+            for key, here in self.standing.items()
+            for owner, intent in here.items()
+            if 0 < intent.until_us <= now
+        ]
+        for key, owner in sorted(fallen)[:limit]:
+            self._remove(key, owner)
+            self.void(key)
+        return len(fallen[:limit])
+
+    def forget(self) -> None:
+        """A new epoch: no entry and no token of the old one is trusted (P20)."""
+        self.entries.clear()
+        self.tokens.clear()
+        for here in self.standing.values():
+            for intent in here.values():
+                intent.clean, intent.preimage = False, None
+
+    # -- questions
+
+    def keys_of(self, home: int, job: str) -> tuple[str, ...]:
+        """Return the keys on which a job's intents stand, in order of key."""
+        return tuple(sorted(key for key, here in self.standing.items() if (home, job) in here))
+
+    def intents(self, key: str) -> tuple[Intent, ...]:
+        """Return the intents on a key, in order of planting."""
+        return tuple(
+            Intent(key, home, job, intent.fence, intent.clean, intent.until_us)
+            for (home, job), intent in self.standing.get(key, {}).items()
+        )
+
+    def orphans(self, planted_before_us: int) -> tuple[Intent, ...]:
+        """Return intents of other homes that have stood long, in order of key."""
+        return tuple(
+            intent
+            for key in sorted(self.standing)
+            for intent in self.intents(key)
+            if intent.home != self.index
+            and self.standing[key][intent.home, intent.job].planted_us <= planted_before_us
+        )
+
+    # -- inside
+
+    def _valid(self, key: str, now: int) -> _Stored | None:
+        stored = self.entries.get(key)
+        if stored is None:
+            return None
+        late = 0 < stored.until_us <= now
+        if late or self.log.voided_after(stored.entry.position, stored.family, stored.entry.tags):
+            del self.entries[key]
+            return None
+        return stored
+
+    def _store(self, put: Put, now: int) -> tuple[int, int]:
+        position, stamp = self.log.tail.position, self.next_stamp()
+        entry = Entry(put.value, position, stamp, put.checksum, put.expires_in_us, put.tags, put.version)
+        until_us = now + put.expires_in_us if put.expires_in_us else 0
+        self.entries[put.key] = _Stored(entry, put.family, until_us)
+        return position, stamp
+
+    def _remove(self, key: str, owner: tuple[int, str]) -> None:
+        here = self.standing[key]
+        del here[owner]
+        if not here:
+            del self.standing[key]
+
+    def _of(self, home: int, job: str) -> list[_Intent]:
+        return [here[home, job] for here in self.standing.values() if (home, job) in here]
+
+
+def _as_read(stored: _Stored, now: int) -> Entry:
+    return replace(stored.entry, expires_in_us=stored.until_us - now if stored.until_us else 0)
+
+
+def _below(version: int | None, floor: int | None) -> bool:
+    return floor is not None and (version is None or version < floor)

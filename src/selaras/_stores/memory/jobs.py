@@ -1,0 +1,766 @@
+"""The jobs of one partition: admission, lines, claims, and what the end of an attempt sets in motion."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from selaras._contracts.limits import HISTORY_MOST, INTENT_GRACE_US, LOCK_ACCEPT_US, UNROUTABLE_US
+from selaras._contracts.partition import (
+    Admit,
+    AnyEffect,
+    FreeUnique,
+    Instance,
+    Invalidation,
+    Owner,
+    Parted,
+    Register,
+    Resolve,
+    Void,
+)
+from selaras._core.jobs.job import (
+    Admission,
+    Claim,
+    Edge,
+    Ended,
+    JobKind,
+    JobRecord,
+    NewJob,
+    OnConflict,
+    Parent,
+    Put,
+    Refusal,
+    Settled,
+    Settlement,
+    UniqueUntil,
+)
+from selaras._core.jobs.lifecycle import FINAL, UNCOUNTED, WAITING, allowed
+from selaras._core.jobs.states import JobEvent, JobState
+from selaras._core.routing import home_of, partition_of
+from selaras._stores.memory.cells import Cells
+
+Rank = tuple[int, int, str]
+"""Where a job stands among others: (-priority, number, id)."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A job, as it changes."""
+
+    new: NewJob
+    number: int  # order of enqueueing
+    created_us: int
+    state: JobState = JobState.BLOCKED
+    due_us: int = 0
+    expires_us: int = 0
+    waits: dict[str, Parent] = field(default_factory=dict[str, Parent])
+    positions: dict[int, int] = field(default_factory=dict[int, int])
+    input: bytes | None = None
+    stuck_on: str = ""
+    place: int = 0  # order of becoming ready
+    ready_us: int = 0
+    joined: int = 0  # order in its line; 0: it will join at the tail
+    stray: bool = False
+    strayed_us: int = 0
+    attempt: int = 0
+    lost: int = 0
+    fence: int = 0
+    instance: str = ""
+    turn: int = 0  # the turn that claimed it
+    started_us: int = 0
+    ended_us: int = 0
+    keep_until_us: int = 0
+    result: bytes | None = None
+    error: bytes | None = None
+    reason: str = ""
+    progress: bytes | None = None
+    cancel_requested: bool = False
+    history: list[Ended] = field(default_factory=list[Ended])
+
+    @property
+    def id(self) -> str:
+        return self.new.id
+
+    @property
+    def lane(self) -> tuple[str, str]:
+        """Where it lies while it is ready: its queue, and its task once a worker did not know it."""
+        return self.new.queue, self.new.task if self.stray else ""
+
+
+@dataclass(slots=True)
+class Line:
+    """`holder` has it; `members` wait for it, the head among them (P21)."""
+
+    holder: str = ""
+    head: str = ""
+    members: list[Rank] = field(default_factory=list[Rank])
+
+
+@dataclass(slots=True)
+class Leaseholder:
+    """An instance, its lease and its unacknowledged turns."""
+
+    instance: Instance
+    until_us: int
+    suspected_us: int = 0
+    turn: int = 0
+    replies: dict[int, tuple[tuple[Settled, ...], tuple[Claim, ...]]] = field(
+        default_factory=dict[int, tuple[tuple[Settled, ...], tuple[Claim, ...]]]
+    )
+    idle: tuple[str, ...] = ()
+
+
+class Jobs:
+    """Every job of the partition and what orders them. Each method is one step of a verb."""
+
+    def __init__(self, index: int, partitions: int, cells: Cells, next_fence: Callable[[], int]) -> None:
+        self.index = index
+        self._partitions = partitions
+        self._cells = cells
+        self._next_fence = next_fence
+        self._numbers = 0
+        self.rows: dict[str, Row] = {}
+        self.lanes: dict[tuple[str, str], list[Rank]] = {}
+        self.lines: dict[str, Line] = {}
+        self.dependents: dict[str, dict[tuple[str, Edge], int]] = {}  # parent -> (child, edge) -> home
+        self.unique: dict[str, str] = {}
+        self.directory: dict[str, tuple[str, int]] = {}  # names whose jobs live elsewhere (P22)
+        self.paused: set[str] = set()
+        self.holders: dict[str, Leaseholder] = {}
+        self.effects: list[AnyEffect] = []
+        self._effects_sent = 0
+        self.woken: list[str] = []  # queues in which something became ready or is due sooner
+        self.called: list[str] = []  # instances that should look at their cancels
+
+    # -- coming in
+
+    def admit(self, new: NewJob, now: int) -> Admission:
+        """Enqueue one job."""
+        twin = self.rows.get(new.id)
+        if twin:
+            same = (twin.new.task, twin.new.payload) == (new.task, new.payload)
+            return Admission(twin.id, twin.state, created=False, refusal=None if same else Refusal.ID_CONFLICT)
+        held_by = self.rows.get(self.unique.get(new.unique, "")) if new.unique else None
+        if held_by:
+            return self._meet(held_by, new, now)
+        row = Row(new, self._next_number(), now, due_us=new.due_us or now + new.delay_us)
+        row.expires_us = now + new.expires_in_us if new.expires_in_us else 0
+        row.positions = dict(new.positions)
+        self.rows[row.id] = row
+        if new.unique and self._is_here(new.unique):
+            self.unique[new.unique] = row.id
+        row.waits = {parent.job: parent for parent in new.parents}
+        for parent in new.parents:
+            self.register(Register(parent=parent.job, child=row.id, edge=parent.edge, home=self.index, to=parent.home), now)
+        if row.state is JobState.BLOCKED and not row.waits and not new.parents:
+            self._enter(row, JobEvent.UNBLOCK, now)
+        return Admission(row.id, row.state)
+
+    def _meet(self, twin: Row, new: NewJob, now: int) -> Admission:
+        """The unique key is taken: keep the twin, or let the latest arguments win."""
+        if new.on_conflict is OnConflict.KEEP or twin.state not in WAITING:
+            return Admission(twin.id, twin.state, created=False)
+        blocked = twin.state is JobState.BLOCKED
+        if not blocked:
+            self._leave(twin, now)
+        twin.new = _renewed(twin.new, new)
+        twin.due_us = new.due_us or now + new.delay_us
+        twin.expires_us = now + new.expires_in_us if new.expires_in_us else 0
+        twin.joined = 0
+        if not blocked:
+            twin.state = JobState.BLOCKED
+            self._enter(twin, JobEvent.UNBLOCK, now)
+        return Admission(twin.id, twin.state, created=False, replaced=True)
+
+    def _enter(self, row: Row, event: JobEvent, now: int) -> None:
+        """Let a job wait where it belongs: for its time, for its line, or for a worker."""
+        if row.due_us > now:
+            self._move(row, event, JobState.SCHEDULED)
+            self.woken.append(row.new.queue)
+            return
+        line = row.new.line
+        if not line:
+            self._ready(row, event, now)
+            return
+        if self.line(line).holder == row.id:  # an ordered retry kept it
+            self._ready(row, event, now)
+            return
+        row.joined = row.joined or self._next_number()
+        self._move(row, event, JobState.HELD)
+        insort(self.line(line).members, _in_line(row))
+        self.arrange(line, now)
+
+    def _ready(self, row: Row, event: JobEvent, now: int) -> None:
+        self._move(row, event, JobState.READY)
+        row.place, row.ready_us = self._next_number(), now
+        insort(self.lanes.setdefault(row.lane, []), _in_lane(row))
+        self.woken.append(row.new.queue)
+
+    def promote(self, now: int, limit: int) -> int:
+        """Let jobs whose time has come go on. Returns how many."""
+        due = sorted(
+            (row.due_us, row.number) for row in self.rows.values() if row.state is JobState.SCHEDULED and row.due_us <= now
+        )
+        by_number = {row.number: row for row in self.rows.values()}
+        for _, number in due[:limit]:
+            self._enter(by_number[number], JobEvent.DUE, now)
+        return len(due[:limit])
+
+    # -- lines
+
+    def line(self, name: str) -> Line:
+        """Return a line; one that nobody stands in is empty."""
+        return self.lines.setdefault(name, Line())
+
+    def arrange(self, name: str, now: int) -> None:
+        """Give the head's place to the first member that may run, if nobody holds the line (P21)."""
+        line = self.line(name)
+        first = None
+        if not line.holder and line.members:
+            first = next((rank for rank in line.members if self._served(rank[2])), line.members[0])[2]
+        if line.head and line.head != first:
+            head = self.rows[line.head]
+            self._unready(head)
+            self._move(head, JobEvent.HOLD, JobState.HELD)
+            line.head = ""
+        if first and line.head != first:
+            line.head = first
+            self._ready(self.rows[first], JobEvent.PROMOTE, now)
+        if not line.holder and not line.members:
+            del self.lines[name]
+
+    def _served(self, job: str) -> bool:
+        row = self.rows[job]
+        return row.new.kind is not JobKind.TASK or (
+            row.new.queue not in self.paused
+            and any(row.new.queue in holder.instance.queues for holder in self.holders.values())
+        )
+
+    def _leave(self, row: Row, now: int) -> None:
+        """Take a job out of its lane and its line; the line goes on without it."""
+        if row.state is JobState.READY:
+            self._unready(row)
+        name = row.new.line
+        line = self.lines.get(name) if name else None
+        if line is None:
+            return
+        if line.holder == row.id:
+            line.holder = ""
+        if _in_line(row) in line.members:
+            line.members.remove(_in_line(row))
+        if line.head == row.id:
+            line.head = ""
+        self.arrange(name, now)
+
+    def _unready(self, row: Row) -> None:
+        lane = self.lanes[row.lane]
+        lane.remove(_in_lane(row))
+        if not lane:
+            del self.lanes[row.lane]
+
+    # -- claims
+
+    def claimable(self, queues: Iterable[str], tasks: frozenset[str]) -> Row | None:
+        """Return the next job a worker may have; lay aside those whose task it does not know."""
+        lanes = [(queue, task) for queue in queues if queue not in self.paused for task in ("", *sorted(tasks))]
+        while True:
+            heads = [self.lanes[lane][0] for lane in lanes if lane in self.lanes]
+            if not heads:
+                return None
+            row = self.rows[min(heads)[2]]
+            if row.new.task in tasks:
+                return row
+            self._lay_aside(row)
+
+    def _lay_aside(self, row: Row) -> None:
+        self._unready(row)
+        row.stray, row.strayed_us = True, row.strayed_us or row.ready_us
+        insort(self.lanes.setdefault(row.lane, []), _in_lane(row))
+
+    def claim(self, row: Row, instance: str, turn: int, now: int) -> Claim:
+        """Hand a job out: next fence, attempt + 1, intents (L3). The caller sets the claim's position."""
+        self._take(row, instance, turn, now)
+        new = row.new
+        owner = Owner(self.index, row.id, row.fence)
+        preimages = [(key, self._cells.plant(owner, key, now)) for key in new.writes if self._is_here(key)]
+        return Claim(
+            row.id,
+            row.fence,
+            row.attempt,
+            new.task,
+            new.payload,
+            new.meta,
+            new.queue,
+            new.priority,
+            row.lost,
+            row.created_us,
+            0,
+            new.line,
+            new.ordered,
+            new.writes,
+            new.serves,
+            tuple(key for key in new.writes if not self._is_here(key)),
+            tuple((key, entry) for key, entry in preimages if entry) if new.wants_preimage else (),
+            row.input,
+            tuple(sorted(row.positions.items())),
+            row.strayed_us,
+        )
+
+    def _take(self, row: Row, instance: str, turn: int, now: int) -> None:
+        self._unready(row)
+        self._move(row, JobEvent.CLAIM, JobState.RUNNING)
+        row.attempt += 1
+        row.fence, row.instance, row.turn = self._next_fence(), instance, turn
+        row.started_us, row.progress = now, None
+        row.stray = False
+        if row.new.line:
+            line = self.line(row.new.line)
+            if _in_line(row) in line.members:
+                line.members.remove(_in_line(row))
+            line.holder, line.head = row.id, ""
+        if row.new.unique_until is UniqueUntil.STARTED:
+            self._free_unique(row)
+
+    def open_scope(self, new: NewJob, instance: str, now: int) -> Row:
+        """Begin a writing() scope, or a lock whose line is free: running at once."""
+        row = self.rows.get(new.id)
+        if row is None:
+            self.admit(new, now)
+            row = self.rows[new.id]
+        if row.state is JobState.READY:
+            self._take(row, instance, 0, now)
+            for key in new.writes:
+                if self._is_here(key):
+                    self._cells.plant(Owner(self.index, row.id, row.fence), key, now)
+        return row
+
+    # -- ends of attempts
+
+    def holds(self, instance: str, job: str, fence: int) -> Row | None:
+        """Return the running job if (instance, job, fence) is its attempt (P15)."""
+        row = self.rows.get(job)
+        if row and row.state is JobState.RUNNING and row.fence == fence and row.instance == instance:
+            return row
+        return None
+
+    def settle(self, instance: str, settlement: Settlement, now: int) -> Settled:
+        """End an attempt and apply its effects (L4, L5)."""
+        row = self.holds(instance, settlement.job, settlement.fence)
+        if row is None:
+            self._void_late(settlement)
+            return Settled(settlement.job, settlement.fence, refusal=Refusal.LEASE_LOST)
+        success = settlement.event is JobEvent.SUCCEED
+        stored = self._settle_cells(row, settlement, now)
+        row.instance = ""
+        self._apply(row, settlement, now)
+        children = tuple(self._send(child, now) for child in settlement.children) if success else ()
+        return Settled(settlement.job, settlement.fence, row.state, stored=stored, children=children)
+
+    def _void_late(self, settlement: Settlement) -> None:
+        """The lease was lost: what the attempt may have written is voided once more (G4)."""
+        names = (*settlement.writes, *settlement.keys, *settlement.planted, *(put.key for put in settlement.puts))
+        for key in dict.fromkeys(names):
+            if self._is_here(key):
+                self._cells.void(key)
+        elsewhere = tuple(key for key in dict.fromkeys(names) if not self._is_here(key))
+        for to, keys in self._by_partition(elsewhere):
+            self._post(Void(to=to, names=Invalidation(keys)))
+        self._cells.invalidate(Invalidation((), settlement.tags, settlement.families), 0)
+
+    def _settle_cells(self, row: Row, settlement: Settlement, now: int) -> tuple[tuple[str, int, int], ...]:
+        owner = Owner(self.index, row.id, row.fence)
+        success = settlement.event is JobEvent.SUCCEED
+        puts = {put.key: put for put in settlement.puts}
+        own = tuple(dict.fromkeys((*row.new.writes, *settlement.planted)))
+        stored: list[tuple[str, int, int]] = []
+        self._cells.set_floors(settlement.versions, settlement.closes, now)
+        for key in own:
+            if not self._is_here(key):
+                continue
+            if settlement.event is JobEvent.RELEASE and not settlement.started:
+                self._cells.restore(owner, key, now)
+                continue
+            at = self._cells.resolve(owner, key, puts.get(key) if success else None, now)
+            if at:
+                stored.append((key, *at))
+        for to, keys in self._by_partition(tuple(key for key in own if not self._is_here(key))):
+            there = tuple(puts[key] for key in keys if key in puts) if success else ()
+            self._post(Resolve(to=to, owner=owner, keys=keys, puts=there))
+        undeclared = tuple(key for key in puts if key not in own)
+        void = dict.fromkeys((*undeclared, *settlement.keys, *row.new.serves))
+        self._cells.invalidate(
+            Invalidation(tuple(key for key in void if self._is_here(key)), settlement.tags, settlement.families), now
+        )
+        return tuple(stored)
+
+    def _apply(self, row: Row, settlement: Settlement, now: int) -> None:
+        event = settlement.event
+        row.reason, row.error = settlement.reason, settlement.error
+        if event in UNCOUNTED:
+            row.attempt -= 1
+        if event is not JobEvent.SUCCEED:
+            ended = Ended(row.attempt, row.fence, event, now, settlement.reason)
+            row.history = [*row.history, ended][-HISTORY_MOST:]
+        match event:
+            case JobEvent.SUCCEED:
+                row.result = settlement.result
+                self._end(row, event, JobState.SUCCEEDED, now)
+            case JobEvent.FAIL:
+                self._end(row, event, JobState.CANCELLED if _is_scope(row) else JobState.FAILED, now)
+            case JobEvent.CANCEL:
+                self._end(row, event, JobState.CANCELLED, now)
+            case JobEvent.LOSE:
+                self._lose(row, now)
+            case _:
+                if row.cancel_requested:
+                    self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
+                else:
+                    self._again(row, event, now + settlement.delay_us, now)
+
+    def _lose(self, row: Row, now: int) -> None:
+        row.lost += 1
+        if row.cancel_requested:
+            self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
+        elif row.new.kind is not JobKind.TASK or row.lost >= row.new.max_lost:
+            row.reason = f"worker lost {row.lost} times"
+            self._end(row, JobEvent.EXHAUST, JobState.FAILED, now)
+        else:
+            self._again(row, JobEvent.LOSE, now, now)
+
+    def _again(self, row: Row, event: JobEvent, due_us: int, now: int) -> None:
+        """Back to waiting: for its back-off, at the line's tail or in its old place (P21)."""
+        newer = self.unique.get(row.new.unique, row.id) if row.new.unique else row.id
+        if newer != row.id:
+            row.reason = f"superseded by {newer}"
+            self._end(row, JobEvent.SUPERSEDE, JobState.CANCELLED, now)
+            return
+        if row.new.unique and self._is_here(row.new.unique):
+            self.unique[row.new.unique] = row.id
+        row.due_us = due_us
+        if event is JobEvent.GIVE_BACK:
+            row.strayed_us = row.strayed_us or now
+        if event in (JobEvent.RETRY, JobEvent.SNOOZE) and not row.new.ordered:
+            row.joined = 0
+        keeps = event is JobEvent.RETRY and row.new.ordered and row.new.line
+        if row.new.line and not keeps:
+            self.line(row.new.line).holder = ""
+        self._enter(row, event, now)
+        if row.new.line and not keeps:
+            self.arrange(row.new.line, now)
+
+    def lose_all(self, instance: str, now: int) -> int:
+        """The instance's lease ran out: settle what it held as lost, oldest claim first. Returns how many."""
+        lost = [row for row in self.rows.values() if row.state is JobState.RUNNING and row.instance == instance]
+        for row in sorted(lost, key=lambda row: row.fence):
+            self.lose(row, now)
+        return len(lost)
+
+    def lose(self, row: Row, now: int) -> None:
+        """Settle one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18)."""
+        self._cells.invalidate(Invalidation(tuple(key for key in row.new.serves if self._is_here(key))), now)
+        row.instance = ""
+        self._apply(row, Settlement(row.id, row.fence, JobEvent.LOSE, reason="worker lost"), now)
+        if row.state in FINAL or row.id not in self.rows:
+            self._cells.let_stand(self.index, row.id, now + INTENT_GRACE_US)
+            for to, keys in self._by_partition(tuple(key for key in row.new.writes if not self._is_here(key))):
+                owner = Owner(self.index, row.id, row.fence)
+                self._post(Resolve(to=to, owner=owner, keys=keys, stand_us=INTENT_GRACE_US))
+        else:
+            self._cells.pass_on(self.index, row.id)
+
+    def release(self, row: Row, now: int) -> None:
+        """Take back what was claimed in a reply that never arrived (P16)."""
+        release = Settlement(row.id, row.fence, JobEvent.RELEASE, reason="claim was not received")
+        self.settle(row.instance, release, now)
+
+    # -- ends of jobs
+
+    def _end(self, row: Row, event: JobEvent, state: JobState, now: int) -> None:
+        self._leave(row, now)
+        self._move(row, event, state)
+        row.ended_us = now
+        row.keep_until_us = now + (row.new.failed_ttl_us if state is JobState.FAILED else row.new.result_ttl_us)
+        self._free_unique(row)
+        self._tell_dependents(row, now)
+        if _is_scope(row):
+            self._forget(row)
+
+    def cancel(self, row: Row, reason: str, now: int) -> bool:
+        """Cancel a job; ask, if it runs. Returns whether this did anything."""
+        if row.state in WAITING:
+            row.reason = reason
+            self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
+            return True
+        if row.state is JobState.RUNNING and not row.cancel_requested:
+            row.cancel_requested, row.reason = True, reason
+            self.called.append(row.instance)
+            return True
+        return False
+
+    def expire(self, now: int, limit: int) -> int:
+        """End jobs that waited longer than they were allowed to. Returns how many."""
+        late = sorted(
+            (row.expires_us, row.number, row.id)
+            for row in self.rows.values()
+            if row.state in WAITING and 0 < row.expires_us <= now
+        )
+        for _, _, job in late[:limit]:
+            row = self.rows[job]
+            if row.state in WAITING:
+                row.reason = "it waited too long"
+                self._end(row, JobEvent.EXPIRE, JobState.EXPIRED, now)
+        return len(late[:limit])
+
+    def revive(self, row: Row, now: int) -> Admission:
+        """Retry a failed job by hand: fresh budget, history kept."""
+        if row.state is not JobState.FAILED:
+            return Admission(row.id, row.state, created=False, refusal=Refusal.WRONG_STATE)
+        row.attempt = row.lost = 0
+        row.due_us, row.joined, row.keep_until_us, row.ended_us = now, 0, 0, 0
+        row.reason, row.error = "", None
+        row.expires_us = now + row.new.expires_in_us if row.new.expires_in_us else 0
+        if row.new.unique and self._is_here(row.new.unique):
+            self.unique.setdefault(row.new.unique, row.id)
+        self._enter(row, JobEvent.REVIVE, now)
+        for (child, edge), home in self.dependents.get(row.id, {}).items():
+            self._part(Parted(to=home, parent=row.id, child=child, edge=edge, state=row.state), now)
+        return Admission(row.id, row.state, created=False)
+
+    def forget_ended(self, now: int, limit: int) -> int:
+        """Delete jobs whose retention is over, the longest ended first. Returns how many."""
+        over = sorted(
+            (row.keep_until_us, row.number, row.id)
+            for row in self.rows.values()
+            if row.state in FINAL and row.keep_until_us <= now
+        )
+        for _, _, job in over[:limit]:
+            self._forget(self.rows[job])
+            self._orphan_dependents(job, now)
+        return len(over[:limit])
+
+    def purge(self, states: Iterable[JobState], queue: str, limit: int, now: int) -> int:
+        """Delete jobs that nobody runs, oldest first. Returns how many."""
+        wanted = [
+            row
+            for row in sorted(self.rows.values(), key=lambda row: row.number)
+            if row.state in states and row.state is not JobState.RUNNING and (not queue or row.new.queue == queue)
+            and row.new.kind is JobKind.TASK
+        ][:limit]
+        for row in wanted:
+            if row.id not in self.rows:
+                continue
+            if row.state in WAITING:
+                self._leave(row, now)
+                row.state = JobState.CANCELLED
+            self._free_unique(row)
+            self._forget(row)
+            self._orphan_dependents(row.id, now)
+        return len(wanted)
+
+    def _forget(self, row: Row) -> None:
+        del self.rows[row.id]
+
+    def _orphan_dependents(self, job: str, now: int) -> None:
+        for (child, edge), home in self.dependents.pop(job, {}).items():
+            self._part(Parted(to=home, parent=job, child=child, edge=edge, state=None), now)
+
+    # -- parents and children
+
+    def _send(self, child: NewJob, now: int) -> Admission:
+        """Enqueue a child of a successful attempt, here or at its home."""
+        home = home_of(child, self._partitions)
+        if home == self.index:
+            return self.admit(child, now)
+        self._post(Admit(to=home, job=child))
+        return Admission(child.id, JobState.BLOCKED)
+
+    def register(self, effect: Register, now: int) -> None:
+        """Note a dependent at its parent; if the parent has ended, it is told at once (P22)."""
+        if effect.to != self.index:
+            self._post(effect)
+            return
+        parent = self.rows.get(effect.parent)
+        if parent is None or parent.state in FINAL:
+            state = parent.state if parent else None
+            if parent and state is JobState.FAILED and effect.edge in (Edge.AFTER, Edge.VALUE):
+                self.dependents.setdefault(effect.parent, {})[effect.child, effect.edge] = effect.home
+            self._part(self._parted(effect.parent, parent, effect.child, effect.edge, effect.home), now)
+            return
+        self.dependents.setdefault(effect.parent, {})[effect.child, effect.edge] = effect.home
+
+    def _tell_dependents(self, parent: Row, now: int) -> None:
+        waiting = self.dependents.pop(parent.id, {})
+        for (child, edge), home in waiting.items():
+            if parent.state is JobState.FAILED and edge in (Edge.AFTER, Edge.VALUE):
+                self.dependents.setdefault(parent.id, {})[child, edge] = home  # it may be retried by hand
+            self._part(self._parted(parent.id, parent, child, edge, home), now)
+
+    def _parted(self, job: str, parent: Row | None, child: str, edge: Edge, home: int) -> Parted:
+        positions: tuple[tuple[int, int], ...] = ()
+        if parent:
+            seen = {**parent.positions, self.index: self._cells.log.tail.position}
+            positions = tuple(sorted(seen.items()))
+        return Parted(
+            to=home,
+            parent=job,
+            child=child,
+            edge=edge,
+            state=parent.state if parent else None,
+            value=parent.result if parent and edge is Edge.VALUE else None,
+            positions=positions,
+        )
+
+    def _part(self, effect: Parted, now: int) -> None:
+        if effect.to != self.index:
+            self._post(effect)
+        else:
+            self.part(effect, now)
+
+    def part(self, effect: Parted, now: int) -> None:
+        """A parent's end reaches its dependent."""
+        row = self.rows.get(effect.child)
+        if row is None or row.state is not JobState.BLOCKED or effect.parent not in row.waits:
+            return
+        match effect.state:
+            case JobState.SUCCEEDED:
+                released = True
+            case JobState.FAILED:
+                released = effect.edge in (Edge.FINISHED, Edge.SCOPE)
+                if not released:
+                    row.stuck_on, row.reason = effect.parent, f"parent {effect.parent} failed"
+            case JobState.CANCELLED | JobState.EXPIRED | None:
+                released = effect.edge is Edge.FINISHED
+                if not released:
+                    row.reason = f"parent {effect.parent} {effect.state or 'deleted'}"
+                    self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
+            case _:  # it was retried by hand
+                released = False
+                row.stuck_on = row.reason = ""
+        if not released:
+            return
+        del row.waits[effect.parent]
+        if row.stuck_on == effect.parent:
+            row.stuck_on = row.reason = ""
+        row.input = effect.value if effect.edge is Edge.VALUE else row.input
+        for partition, position in effect.positions:
+            row.positions[partition] = max(position, row.positions.get(partition, 0))
+        if not row.waits:
+            self._enter(row, JobEvent.UNBLOCK, now)
+
+    # -- elsewhere
+
+    def free_unique(self, effect: FreeUnique) -> None:
+        """The key or directory entry is free again, if that job still has it."""
+        if self.directory.get(effect.unique, ("", 0))[0] == effect.job:
+            del self.directory[effect.unique]
+        if self.unique.get(effect.unique) == effect.job:
+            del self.unique[effect.unique]
+
+    def _free_unique(self, row: Row) -> None:
+        if not row.new.unique:
+            return
+        effect = FreeUnique(to=partition_of(row.new.unique, self._partitions), unique=row.new.unique, job=row.id)
+        if effect.to == self.index:
+            self.free_unique(effect)
+        else:
+            self._post(effect)
+
+    def _post(self, effect: AnyEffect) -> None:
+        self._effects_sent += 1
+        self.effects.append(type(effect)(**{**_fields(effect), "id": self._effects_sent}))
+
+    def _by_partition(self, keys: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
+        there: dict[int, list[str]] = {}
+        for key in keys:
+            there.setdefault(partition_of(key, self._partitions), []).append(key)
+        return [(to, tuple(there[to])) for to in sorted(there)]
+
+    def _is_here(self, name: str) -> bool:
+        return partition_of(name, self._partitions) == self.index
+
+    # -- small things
+
+    def _move(self, row: Row, event: JobEvent, state: JobState) -> None:
+        assert allowed(row.state, event, state) or _is_scope(row), (row.state, event, state)
+        row.state = state
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def unfetched_locks(self, now: int) -> list[Row]:
+        """Locks that were granted and not fetched in time (P21)."""
+        return [
+            row
+            for row in self.rows.values()
+            if row.new.kind is JobKind.LOCK and row.state is JobState.READY and row.ready_us + LOCK_ACCEPT_US <= now
+        ]
+
+    def unroutable(self, now: int) -> list[Row]:
+        """Jobs that no worker has known for long."""
+        return [
+            row
+            for row in self.rows.values()
+            if row.stray and row.state is JobState.READY and row.strayed_us + UNROUTABLE_US <= now and not row.reason
+        ]
+
+
+def record_of(row: Row) -> JobRecord:
+    """Show a row."""
+    new = row.new
+    return JobRecord(
+        id=row.id,
+        task=new.task,
+        queue=new.queue,
+        kind=new.kind,
+        state=row.state,
+        priority=new.priority,
+        payload=new.payload,
+        meta=new.meta,
+        attempt=row.attempt,
+        lost=row.lost,
+        fence=row.fence,
+        instance=row.instance,
+        created_us=row.created_us,
+        due_us=row.due_us,
+        started_us=row.started_us,
+        ended_us=row.ended_us,
+        keep_until_us=row.keep_until_us,
+        line=new.line,
+        unique=new.unique,
+        writes=new.writes,
+        parents=tuple(row.waits.values()),
+        result=row.result,
+        error=row.error,
+        reason=row.reason,
+        progress=row.progress,
+        cancel_requested=row.cancel_requested,
+        stuck_on=row.stuck_on,
+        strayed_us=row.strayed_us,
+        history=tuple(row.history),
+    )
+
+
+def _in_line(row: Row) -> Rank:
+    return (-row.new.priority, row.joined, row.id)
+
+
+def _in_lane(row: Row) -> Rank:
+    return (-row.new.priority, row.place, row.id)
+
+
+def _is_scope(row: Row) -> bool:
+    return row.new.kind is not JobKind.TASK
+
+
+def _fields(effect: AnyEffect) -> dict[str, object]:
+    return {name: getattr(effect, name) for name in effect.__struct_fields__}
+
+
+def _renewed(old: NewJob, new: NewJob) -> NewJob:
+    """The latest arguments under the old id, and its old parents."""
+    return NewJob(**{**{n: getattr(new, n) for n in new.__struct_fields__}, "id": old.id, "parents": old.parents})
+
+
+__all__ = ["Jobs", "Leaseholder", "Put", "Row", "record_of"]

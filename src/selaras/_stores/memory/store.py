@@ -1,0 +1,102 @@
+"""The memory store: partitions and bells of one process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from random import Random
+from threading import Lock
+
+from selaras._contracts.clock import Clock, Entropy
+from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest
+from selaras._contracts.store import Bell, Pulse
+from selaras._stores.memory.partition import MemoryPartition
+
+
+class MemoryStore:
+    """Everything in this process, gone with it."""
+
+    url = "memory://"
+
+    def __init__(self, clock: Clock, *, partitions: int = 1, entropy: Entropy | None = None) -> None:
+        chance = entropy or Random()  # noqa: S311 - event ids guard against mistakes, not against people
+        self._bells: dict[str, MemoryBell] = {}
+        self._numbers = itertools.count(1)
+        self.partitions = [MemoryPartition(i, partitions, clock, chance, self._ring) for i in range(partitions)]
+
+    async def open(self) -> None:
+        """Nothing to connect."""
+
+    async def close(self) -> None:
+        """Nothing to disconnect."""
+
+    def pulse(self) -> Pulse:
+        """See `Store`."""
+        return _MemoryPulse(self.partitions)
+
+    def bell(self) -> Bell:
+        """See `Store`."""
+        bell = MemoryBell(f"memory:{next(self._numbers)}")
+        self._bells[bell.address] = bell
+        return bell
+
+    def _ring(self, address: str) -> None:
+        bell = self._bells.get(address)
+        if bell:
+            bell.ring()
+
+
+class _MemoryPulse:
+    def __init__(self, partitions: list[MemoryPartition]) -> None:
+        self._partitions = partitions
+
+    def beat(self, partition: int, request: HeartbeatRequest) -> HeartbeatReply:
+        return self._partitions[partition].beat(request)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryBell:
+    """Wakes waiters of any loop in this process."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._lock = Lock()
+        self._rung = False
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    async def wait(self, timeout: float) -> bool:
+        """See `Bell`."""
+        future = asyncio.get_running_loop().create_future()
+        with self._lock:
+            if self._rung:
+                self._rung = False
+                return True
+            self._waiters.add(future)
+        try:
+            async with asyncio.timeout(timeout):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            with self._lock:
+                self._waiters.discard(future)
+        return True
+
+    def ring(self) -> None:
+        """See `Bell`."""
+        with self._lock:
+            waiters = list(self._waiters)
+            self._waiters.clear()
+            self._rung = not waiters
+        for future in waiters:
+            future.get_loop().call_soon_threadsafe(_wake, future)
+
+    def close(self) -> None:
+        """See `Bell`."""
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
