@@ -1,0 +1,7 @@
+"""`python -m selaras` is `selaras`."""
+
+from __future__ import annotations
+
+from selaras.cli.main import main
+
+main()

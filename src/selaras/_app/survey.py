@@ -1,0 +1,144 @@
+"""Asks every partition and puts the answers together, for whoever looks at a store from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from selaras._contracts.partition import CacheStats, Instance, JobFilter, Partition, QueueStats
+from selaras._contracts.store import Store
+from selaras._core.jobs.job import Admission, JobRecord, Refusal
+from selaras._core.jobs.states import JobState
+from selaras._core.positions import START
+
+T = TypeVar("T")
+
+_PAGE = 500
+
+
+class Found(Struct, frozen=True):
+    """A job, and the partition it is at home in."""
+
+    job: JobRecord
+    partition: Partition
+
+
+class Listing(Struct, frozen=True):
+    """The newest jobs that match; `more`: there are others."""
+
+    jobs: tuple[JobRecord, ...]
+    more: bool
+
+
+class Cancelled(Struct, frozen=True):
+    """What a cancel came to: the state the job is in now (None: no such job), and whether this call did it."""
+
+    state: JobState | None
+    did: bool
+
+
+async def find_job(store: Store, id: str) -> Found | None:
+    """Look a job up by its id, wherever its line put it."""
+    answers = await _ask(store, lambda partition: partition.job(id, START))
+    for partition, (job, _) in zip(store.partitions, answers, strict=True):
+        if job is not None:
+            return Found(job, partition)
+    return None
+
+
+async def list_jobs(store: Store, which: JobFilter) -> Listing:
+    """List the newest jobs that match, over all partitions."""
+    pages = await _ask(store, lambda partition: partition.jobs(which))
+    jobs = sorted((job for page in pages for job in page.jobs), key=lambda job: -job.created_us)
+    more = len(jobs) > which.limit or any(page.cursor for page in pages)
+    return Listing(tuple(jobs[: which.limit]), more)
+
+
+async def every_job(store: Store, which: JobFilter) -> AsyncIterator[Found]:
+    """Go through all jobs that match, page by page, partition by partition; `which.limit` is not looked at."""
+    for partition in store.partitions:
+        cursor = 0
+        while True:
+            page = await partition.jobs(replace(which, before=cursor, limit=_PAGE))
+            for job in page.jobs:
+                yield Found(job, partition)
+            cursor = page.cursor
+            if not cursor:
+                break
+
+
+async def cancel_job(store: Store, id: str, reason: str) -> Cancelled:
+    """Cancel a job by its id, wherever it lives; of a running one: ask it to end."""
+    found = await find_job(store, id)
+    if found is None:
+        return Cancelled(None, did=False)
+    state, did = await found.partition.cancel(id, reason)
+    return Cancelled(state, did)
+
+
+async def revive_job(store: Store, id: str) -> Admission:
+    """Retry a failed job by hand, wherever it lives."""
+    found = await find_job(store, id)
+    if found is None:
+        return Admission(id, JobState.FAILED, created=False, refusal=Refusal.UNKNOWN_JOB)
+    return await found.partition.revive(id)
+
+
+async def purge_jobs(store: Store, states: Sequence[JobState], queue: str) -> int:
+    """Delete all jobs in `states` (of `queue`, or "" for all) that nobody runs. Returns how many."""
+    purged = 0
+    for partition in store.partitions:
+        while count := await partition.purge(states, queue, _PAGE):
+            purged += count
+    return purged
+
+
+async def queue_stats(store: Store) -> tuple[QueueStats, ...]:
+    """Every queue, its numbers summed over the partitions."""
+    merged: dict[str, QueueStats] = {}
+    for stats in await _ask(store, lambda partition: partition.queues()):
+        for queue in stats:
+            known = merged.get(queue.name)
+            merged[queue.name] = _sum_of(known, queue) if known else queue
+    return tuple(merged[name] for name in sorted(merged))
+
+
+def _sum_of(one: QueueStats, other: QueueStats) -> QueueStats:
+    oldest = [us for us in (one.oldest_ready_us, other.oldest_ready_us) if us]
+    return QueueStats(
+        name=one.name,
+        counts={
+            state.value: count
+            for state in JobState
+            if (count := one.counts.get(state.value, 0) + other.counts.get(state.value, 0))
+        },
+        paused=one.paused or other.paused,
+        # A worker is enrolled in every partition: it is one worker, not one a partition.
+        workers=max(one.workers, other.workers),
+        oldest_ready_us=min(oldest, default=0),
+        stray=one.stray + other.stray,
+    )
+
+
+async def pause_queue(store: Store, queue: str, *, paused: bool) -> None:
+    """Stop or resume claims from a queue, everywhere."""
+    await _ask(store, lambda partition: partition.pause(queue, paused=paused))
+
+
+async def live_instances(store: Store) -> tuple[Instance, ...]:
+    """Every live process, once."""
+    answers = await _ask(store, lambda partition: partition.instances())
+    return tuple({instance.id: instance for answer in answers for instance in answer}.values())
+
+
+async def cache_stats(store: Store) -> tuple[CacheStats, ...]:
+    """The shared tier at a glance, one a partition."""
+    return tuple(await _ask(store, lambda partition: partition.cache_stats()))
+
+
+async def _ask(store: Store, question: Callable[[Partition], Awaitable[T]]) -> list[T]:
+    return list(await asyncio.gather(*(question(partition) for partition in store.partitions)))

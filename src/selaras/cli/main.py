@@ -1,0 +1,93 @@
+"""The command `selaras`: knows the names of its commands, and imports one only to run it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from selaras._core.errors import SelarasError
+from selaras.cli.exits import Interrupted, told
+
+_COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "worker": ("selaras.cli.worker:worker", "Run jobs of an app."),
+    "jobs": ("selaras.cli.jobs:jobs", "List, show, retry, cancel and purge jobs."),
+    "queues": ("selaras.cli.queues:queues", "Show queues; pause and resume them."),
+    "cache": ("selaras.cli.cache:cache", "Read and invalidate cached values; see the shared tier."),
+    "demo": ("selaras.cli.demo:demo", "Run a month of real flights, and check every plane."),
+}
+"""name -> (where it is, one line about it)."""
+
+_EPILOG: Final = """\b
+Exit codes:
+  0    done
+  1    the answer is no: not found, nothing done, or it failed
+  2    the command line, a setting or the app is wrong
+  3    the store cannot be reached
+  130  interrupted
+"""
+
+
+class CommandLine(click.Group):
+    """The root: lazy commands, and errors of Selaras told without a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands, in the order one meets them."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command that is run."""
+        known = _COMMANDS.get(cmd_name)
+        if known is None:
+            return None
+        module, _, attribute = known[0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list from what is known here, so that help imports no command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error of Selaras becomes a sentence and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except SelarasError as error:
+            logging.getLogger("selaras.cli").debug("failed", exc_info=True)
+            raise told(error) from error
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted") from error
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    click.echo(f"selaras {version('selaras')}")
+    ctx.exit()
+
+
+@click.group(
+    cls=CommandLine,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=_EPILOG,
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+)
+def cli() -> None:
+    """Selaras: background jobs whose workers never act on a stale cached value.
+
+    Every option can also be set by an environment variable, named in each command's help.
+    """
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    cli(prog_name="selaras")
