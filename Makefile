@@ -7,12 +7,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+.ONESHELL:
 
 VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check fix bench requirements clean
+.PHONY: help demo test check fix bench requirements
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1mmake %-6s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,32 +26,33 @@ test: $(VENV)/.ready-test ## Run the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: $(VENV)/.ready-check ## Check style, types, architecture, dependencies and spelling
-	$(BIN)/ruff format --check --quiet .
-	$(BIN)/ruff check --quiet .
-	$(BIN)/mypy --no-error-summary
-	$(BIN)/pyright --pythonpath $(BIN)/python | { grep -v '^0 errors' || true; }
-	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
-	$(BIN)/deptry --no-ansi src 2>&1 | { grep -v '^\(Scanning\|Success\)' || true; }
-	$(BIN)/codespell
+	@step() { printf '  %-13s' "$$1"; shift; if out=$$("$$@" 2>&1); then echo ok; else echo FAILED; echo "$$out"; failed=1; fi; }
+	failed=0
+	step format $(BIN)/ruff format --check .
+	step lint $(BIN)/ruff check .
+	step mypy $(BIN)/mypy
+	step pyright $(BIN)/pyright --pythonpath $(BIN)/python
+	step architecture $(BIN)/lint-imports --no-logo
+	step dependencies $(BIN)/deptry src
+	step spelling $(BIN)/codespell
+	exit $$failed
 
 fix: $(VENV)/.ready-check ## Repair what can be repaired by itself: format, imports, simple lint
-	$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format --quiet .
 	$(BIN)/codespell --write-changes
 
 bench: $(VENV)/.ready-run ## Measure against the floors, and print one table
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-requirements: ## (after a change of dependencies in pyproject.toml; needs uv)
+# After a change of dependencies in pyproject.toml; needs uv. One set of versions for all three files.
+requirements:
 	rm -f requirements/*.txt
-	for set in "run" "test --group test" "check --group check"; do \
-	    read -r name groups <<<"$$set"; \
-	    uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
-	        pyproject.toml --all-extras --group build $$groups --output-file "requirements/$$name.txt" >/dev/null; \
-	done
-
-clean: ## (forget the environment and all caches)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* dist
+	compile() { uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	    --python-version 3.11 pyproject.toml --group build "$$@" >/dev/null; }
+	compile --all-extras --group check --output-file requirements/check.txt
+	compile --all-extras --group test --constraints requirements/check.txt --output-file requirements/test.txt
+	compile --extra uvloop --constraints requirements/check.txt --output-file requirements/run.txt
 
 # -- setting up: a stamp a set of requirements, made anew when they change. Hashes are always checked.
 
