@@ -8,8 +8,8 @@ from __future__ import annotations
 from selaras._core.durations import Duration, duration_us
 
 
-class Outcome(BaseException):
-    """The root of the three. Not an `Exception`, so that a body's own `except Exception` does not swallow it."""
+class Outcome(Exception):
+    """The root of the three. An `Exception`, so that every transaction it passes through is rolled back."""
 
 
 class Retry(Outcome):
