@@ -13,6 +13,9 @@ NEWS_MOST: Final = 10_000
 LOG_LENGTH: Final = 50_000
 """Events kept; a reader that is further behind is told to reset."""
 
+DUE_PER_TURN: Final = 1_000
+"""Jobs whose time has come that one turn lets go on; more are left to the next one."""
+
 REAP_GRACE_US: Final = 2_000_000
 """Between the two looks at an expired lease: time for a heartbeat that was only held up (P19)."""
 

@@ -19,7 +19,9 @@ The laws every store keeps (P-numbers: the protocol's rules):
     L9  Turns are numbered by the instance; a repeat returns the same outcomes and claims with fresh news (P16).
     L10 Of a line at most one job runs. Its head is the first by (priority, time of joining) that may run (P21).
     L11 What belongs to another partition goes into the outbox in the same step, and is delivered at least once;
-        accepting a delivery twice changes nothing (P17, P22).
+        accepting a delivery twice does no more than void once more (P17, P22).
+    L12 What no attempt follows lets go of everything: whatever ends a job, by hand or by itself, frees its line, its
+        unique key and its intents; those of lost attempts after a grace (P18).
 """
 
 from __future__ import annotations
@@ -63,8 +65,9 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     """Settle, claim and hear the news in one step.
 
     Attributes:
-        number: counts the instance's turns from 1; a repeat of a number is answered from memory (P16).
-        acked: the last turn whose reply was received; the store forgets it and all before.
+        number: counts the instance's turns from 1; a repeat of a number is answered from memory (P16). Two turns in
+            flight may arrive in either order.
+        acked: all turns up to this one were received or given up: the store forgets them, and does nothing for them.
         queues: those to claim from; () claims nothing.
         tasks: task names this worker knows; a job of another task is laid aside for workers that know it.
         limit: the most claims wanted.
@@ -289,7 +292,7 @@ class Outbox(Struct, frozen=True):
 
 
 class Reservation(Struct, frozen=True):
-    """A directory entry (P22): the job that holds a unique key or an explicit id, and its home."""
+    """A directory entry (P22): the job that holds a unique key or an explicit id, and the home it was reserved for."""
 
     job: str
     home: int
@@ -379,7 +382,7 @@ class Partition(Protocol):
         ...
 
     async def enroll(self, instance: Instance) -> None:
-        """Make the instance known, with a fresh lease."""
+        """Make the instance known, with a fresh lease; its turns are still known if it was."""
         ...
 
     async def dismiss(self, instance: str) -> None:
@@ -408,7 +411,11 @@ class Partition(Protocol):
         ...
 
     async def plant(self, instance: str, owner: Owner, keys: Sequence[str], since: Cursor) -> Planted:
-        """Plant intents of a running attempt (P14, P17): event, entry gone, unclean if another stands."""
+        """Plant intents of a running attempt (P14, P17): event, entry gone, unclean if another stands.
+
+        Where the attempt's own intent stands already this is an invalidation that leaves it clean. Refused,
+        without effect, if a later attempt of the job stands there.
+        """
         ...
 
     async def events_since(self, since: Cursor) -> News:
@@ -421,7 +428,10 @@ class Partition(Protocol):
 
     # -- scopes and locks outside jobs
     async def open_scope(self, instance: str, job: NewJob, since: Cursor) -> Grant:
-        """Begin a `writing()` scope: a running attempt with intents on `job.writes`, at once."""
+        """Begin a `writing()` scope: a running attempt with intents on `job.writes`, at once.
+
+        It ends by `settle`: `succeed`, or `fail` if the block raised (then it is `cancelled`, with its children).
+        """
         ...
 
     async def acquire(self, instance: str, job: NewJob, since: Cursor) -> Grant:
@@ -446,7 +456,10 @@ class Partition(Protocol):
         ...
 
     async def reserve(self, name: str, job: str, home: int, replacing: str) -> Reservation:
-        """Take the directory entry `name` for `job` (P22), if it is free, its own, or held by `replacing`."""
+        """Take the directory entry `name` for `job` (P22), if it is free or held by `replacing` ("" for none).
+
+        `job` itself may replace its entry, to move its home; otherwise an entry of its own stays as it is.
+        """
         ...
 
     async def alive(self, attempts: Sequence[Attempt]) -> tuple[bool, ...]:
@@ -484,7 +497,10 @@ class Partition(Protocol):
         ...
 
     async def revive(self, id: str) -> Admission:
-        """Retry a failed job by hand: a fresh budget, its history kept."""
+        """Retry a failed job by hand: a fresh budget, its history kept.
+
+        Refused as `wrong_state` if it is not `failed`, or if its unique key is held: then `id` names the holder.
+        """
         ...
 
     async def purge(self, states: Sequence[JobState], queue: str, limit: int) -> int:

@@ -60,12 +60,15 @@ class NewJob(Struct, frozen=True, kw_only=True):
     """A job to be enqueued. `payload` and `meta` are opaque to the store.
 
     Attributes:
-        due_us: the instant it becomes due; 0: at once. `delay_us` counts from the store's now instead.
+        id: any text but "".
+        due_us: the instant it becomes due; 0: at once. `delay_us` counts from the store's now instead. No instant
+            lies beyond 2**62.
         expires_in_us: unstarted for so long after it was enqueued, it is `expired`; 0: never.
         line: the line it stands in, "" for none. `ordered`: a retry keeps the line while it backs off.
         writes: keys that get an intent at claim. `serves`: keys that are invalidated at settle instead.
         wants_preimage: the claim carries what its intents replaced.
-        unique: the unique key, "" for none.
+        unique: the unique key, "" for none. `on_conflict="replace"` gives the waiting twin everything of this job but
+            its id, and both its old parents and these.
         parents: what it waits for, each with the partition that knows it.
         positions: per partition, the position its dependents' reads must have seen (merged by maximum).
     """
@@ -174,11 +177,13 @@ class Settlement(Struct, frozen=True):
 
     Attributes:
         delay_us: when it runs again, for `retry`, `snooze`, `give_back`.
+        event: one of `lifecycle.SETTLING`; another is refused as `wrong_state`.
         result: the encoded result of a success.
         error: the encoded error of anything else; opaque to the store.
         reason: one line for people.
         puts: values; stored only by `succeed`, everything else drops them.
-        keys, tags, families: what the attempt invalidated beside its declared writes.
+        keys, tags, families: what the attempt invalidated beside its declared writes. Keys of other partitions are
+            voided there through the outbox; tags and families here only (P12).
         versions: (key, version) floors that this settle sets (P13); `closes`: (key, microseconds) for which
             fills of a key stay refused, since the write named no version.
         children: jobs enqueued by the body; enqueued by `succeed` only.

@@ -56,6 +56,9 @@ FINAL: Final = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED, S.EXPIRED})
 WAITING: Final = frozenset({S.BLOCKED, S.SCHEDULED, S.HELD, S.READY})
 """States of a job that nobody runs."""
 
+SETTLING: Final = frozenset({E.SUCCEED, E.FAIL, E.RETRY, E.SNOOZE, E.RELEASE, E.GIVE_BACK, E.CANCEL})
+"""Events by which the worker that runs an attempt may end it; the others are the store's own."""
+
 UNCOUNTED: Final = frozenset({E.SNOOZE, E.RELEASE, E.GIVE_BACK, E.LOSE})
 """Ends of an attempt that give the attempt back. `lose` is counted apart, as `lost`."""
 

@@ -100,22 +100,19 @@ class Cells:
 
     def plant(self, owner: Owner, key: str, now: int) -> Entry | None:
         """Put the owner's intent in the key's place (L3). Returns the pre-image, if it has one."""
+        own = self._intent(owner, key)
+        if own:  # invalidated by its own attempt: what it puts later is still the latest
+            clean = own.clean
+            self.void(key)
+            own.clean = clean
+            return None
         stored = self._valid(key, now)
-        self.entries.pop(key, None)
-        self.tokens.pop(key, None)
-        here = self.standing.setdefault(key, {})
-        own = here.get((owner.home, owner.job))
-        if own and own.fence == owner.fence:
-            own.preimage = None  # invalidated by its own attempt
-        else:
-            alone = not here
-            for other in here.values():
-                other.clean, other.preimage = False, None
-            own = _Intent(owner.fence, now, 0, clean=alone, preimage=stored if alone else None)
-            here[owner.home, owner.job] = own
-        self.log.append(Scope.KEY, key)
-        own.planted_at = self.log.tail.position
-        return _as_read(own.preimage, now) if own.preimage else None
+        alone = key not in self.standing
+        self.void(key)
+        self.standing.get(key, {}).pop((owner.home, owner.job), None)  # of an earlier attempt (P18)
+        intent = _Intent(owner.fence, now, self.log.tail.position, clean=alone, preimage=stored if alone else None)
+        self.standing.setdefault(key, {})[owner.home, owner.job] = intent
+        return _as_read(stored, now) if stored and alone else None
 
     def void(self, key: str) -> None:
         """Whatever was known of the key is not to be trusted (L6)."""
@@ -144,14 +141,18 @@ class Cells:
             floor = self.floors.setdefault(key, _Floor())
             floor.closed_until_us = max(floor.closed_until_us, now + close_us)
 
+    def outlived(self, owner: Owner, key: str) -> bool:
+        """Say whether a later attempt of the same job has its intent there: the owner's lease is lost."""
+        own = self.standing.get(key, {}).get((owner.home, owner.job))
+        return own is not None and own.fence > owner.fence
+
     def resolve(self, owner: Owner, key: str, put: Put | None, now: int) -> tuple[int, int] | None:
         """Remove the owner's intent; store `put` where it may be (L5). Returns (position, stamp) of a stored value."""
-        here = self.standing.get(key, {})
-        own = here.get((owner.home, owner.job))
-        if own is None or own.fence != owner.fence:
+        own = self._intent(owner, key)
+        if own is None:
             self.void(key)  # P9
             return None
-        sole = len(here) == 1
+        sole = len(self.standing[key]) == 1
         self._remove(key, (owner.home, owner.job))
         if put is None:
             return None
@@ -164,22 +165,23 @@ class Cells:
 
     def restore(self, owner: Owner, key: str, now: int) -> None:
         """Undo a plant whose attempt never started: the pre-image returns, if nothing touched the key (P10)."""
-        own = self.standing.get(key, {}).get((owner.home, owner.job))
-        preimage = own.preimage if own and own.fence == owner.fence else None
+        own = self._intent(owner, key)
+        preimage = own.preimage if own else None
         self.resolve(owner, key, None, now)
-        if preimage and own and not self.log.voided_after(own.planted_at, preimage.family, preimage.entry.tags):
+        if own and preimage and not self.log.voided_after(own.planted_at, preimage.family, preimage.entry.tags):
             entry = replace(preimage.entry, position=self.log.tail.position, stamp=self.next_stamp())
             self.entries[key] = _Stored(entry, preimage.family, preimage.until_us)
 
-    def pass_on(self, home: int, job: str) -> None:
+    def pass_on(self, owner: Owner) -> None:
         """The attempt was lost: its intents wait for the next one, unclean (P18)."""
-        for intent in self._of(home, job):
+        for intent in self._of(owner):
             intent.clean, intent.preimage = False, None
 
-    def let_stand(self, home: int, job: str, until_us: int) -> None:
-        """The attempt was lost and none follows: its intents fall, and void, at `until_us` (P18)."""
-        for intent in self._of(home, job):
-            intent.clean, intent.preimage, intent.until_us = False, None, until_us
+    def let_stand(self, owner: Owner, until_us: int) -> None:
+        """No attempt follows the owner's: intents it left behind fall, and void, at `until_us` (P18)."""
+        self.pass_on(owner)
+        for intent in self._of(owner):
+            intent.until_us = intent.until_us or until_us
 
     def drop_fallen(self, now: int, limit: int) -> int:
         """Void the keys of intents whose grace is over. Returns how many."""
@@ -194,6 +196,17 @@ class Cells:
             self.void(key)
         return len(fallen[:limit])
 
+    def drop_dead(self, now: int) -> None:
+        """Free what no reader can meet any more: values past their end, tokens that ran out, fills open again."""
+        for key in [key for key, stored in self.entries.items() if 0 < stored.until_us <= now]:
+            del self.entries[key]
+        for key in [key for key, token in self.tokens.items() if token.until_us <= now]:
+            del self.tokens[key]
+        for key in [
+            key for key, floor in self.floors.items() if floor.version is None and floor.closed_until_us <= now
+        ]:
+            del self.floors[key]
+
     def forget(self) -> None:
         """A new epoch: no entry and no token of the old one is trusted (P20)."""
         self.entries.clear()
@@ -203,10 +216,6 @@ class Cells:
                 intent.clean, intent.preimage = False, None
 
     # -- questions
-
-    def keys_of(self, home: int, job: str) -> tuple[str, ...]:
-        """Return the keys on which a job's intents stand, in order of key."""
-        return tuple(sorted(key for key, here in self.standing.items() if (home, job) in here))
 
     def intents(self, key: str) -> tuple[Intent, ...]:
         """Return the intents on a key, in order of planting."""
@@ -221,21 +230,24 @@ class Cells:
             intent
             for key in sorted(self.standing)
             for intent in self.intents(key)
-            if intent.home != self.index
-            and self.standing[key][intent.home, intent.job].planted_us <= planted_before_us
+            if intent.home != self.index and self.standing[key][intent.home, intent.job].planted_us <= planted_before_us
         )
 
     # -- inside
 
     def _valid(self, key: str, now: int) -> _Stored | None:
+        """Return the entry, unless its time is over, a tag or its family was voided since, or it is below the floor."""
         stored = self.entries.get(key)
-        if stored is None:
+        if stored is None or 0 < stored.until_us <= now:
             return None
-        late = 0 < stored.until_us <= now
-        if late or self.log.voided_after(stored.entry.position, stored.family, stored.entry.tags):
-            del self.entries[key]
+        entry, floor = stored.entry, self.floors.get(key)
+        if self.log.voided_after(entry.position, stored.family, entry.tags):
             return None
-        return stored
+        return None if floor and _below(entry.version, floor.version) else stored
+
+    def _intent(self, owner: Owner, key: str) -> _Intent | None:
+        own = self.standing.get(key, {}).get((owner.home, owner.job))
+        return own if own and own.fence == owner.fence else None
 
     def _store(self, put: Put, now: int) -> tuple[int, int]:
         position, stamp = self.log.tail.position, self.next_stamp()
@@ -250,8 +262,10 @@ class Cells:
         if not here:
             del self.standing[key]
 
-    def _of(self, home: int, job: str) -> list[_Intent]:
-        return [here[home, job] for here in self.standing.values() if (home, job) in here]
+    def _of(self, owner: Owner) -> list[_Intent]:
+        """Every intent of the owner's attempt and of those of its job before it."""
+        job = (owner.home, owner.job)
+        return [here[job] for here in self.standing.values() if job in here and here[job].fence <= owner.fence]
 
 
 def _as_read(stored: _Stored, now: int) -> Entry:

@@ -6,6 +6,8 @@ from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from selaras._contracts.limits import HISTORY_MOST, INTENT_GRACE_US, LOCK_ACCEPT_US, UNROUTABLE_US
 from selaras._contracts.partition import (
     Admit,
@@ -29,13 +31,12 @@ from selaras._core.jobs.job import (
     NewJob,
     OnConflict,
     Parent,
-    Put,
     Refusal,
     Settled,
     Settlement,
     UniqueUntil,
 )
-from selaras._core.jobs.lifecycle import FINAL, UNCOUNTED, WAITING, allowed
+from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import home_of, partition_of
 from selaras._stores.memory.cells import Cells
@@ -54,10 +55,10 @@ class Row:
     state: JobState = JobState.BLOCKED
     due_us: int = 0
     expires_us: int = 0
-    waits: dict[str, Parent] = field(default_factory=dict[str, Parent])
+    waits: dict[tuple[str, Edge], Parent] = field(default_factory=dict[tuple[str, Edge], Parent])
     positions: dict[int, int] = field(default_factory=dict[int, int])
     input: bytes | None = None
-    stuck_on: str = ""
+    stuck: list[str] = field(default_factory=list[str])  # parents that ended `failed`
     place: int = 0  # order of becoming ready
     ready_us: int = 0
     joined: int = 0  # order in its line; 0: it will join at the tail
@@ -104,7 +105,7 @@ class Leaseholder:
     instance: Instance
     until_us: int
     suspected_us: int = 0
-    turn: int = 0
+    acked: int = 0
     replies: dict[int, tuple[tuple[Settled, ...], tuple[Claim, ...]]] = field(
         default_factory=dict[int, tuple[tuple[Settled, ...], tuple[Claim, ...]]]
     )
@@ -124,8 +125,7 @@ class Jobs:
         self.lanes: dict[tuple[str, str], list[Rank]] = {}
         self.lines: dict[str, Line] = {}
         self.dependents: dict[str, dict[tuple[str, Edge], int]] = {}  # parent -> (child, edge) -> home
-        self.unique: dict[str, str] = {}
-        self.directory: dict[str, tuple[str, int]] = {}  # names whose jobs live elsewhere (P22)
+        self.directory: dict[str, tuple[str, int]] = {}  # name -> the job that holds it, and its home (P22)
         self.paused: set[str] = set()
         self.holders: dict[str, Leaseholder] = {}
         self.effects: list[AnyEffect] = []
@@ -141,36 +141,40 @@ class Jobs:
         if twin:
             same = (twin.new.task, twin.new.payload) == (new.task, new.payload)
             return Admission(twin.id, twin.state, created=False, refusal=None if same else Refusal.ID_CONFLICT)
-        held_by = self.rows.get(self.unique.get(new.unique, "")) if new.unique else None
-        if held_by:
-            return self._meet(held_by, new, now)
-        row = Row(new, self._next_number(), now, due_us=new.due_us or now + new.delay_us)
-        row.expires_us = now + new.expires_in_us if new.expires_in_us else 0
-        row.positions = dict(new.positions)
+        holder, home = self.directory.get(new.unique, (new.id, self.index))
+        twin = self.rows.get(holder)
+        if twin:
+            return self._meet(twin, new, now)
+        if home != self.index:
+            return Admission(holder, JobState.BLOCKED, created=False)
+        row = Row(new, self._next_number(), now)
         self.rows[row.id] = row
-        if new.unique and self._is_here(new.unique):
-            self.unique[new.unique] = row.id
-        row.waits = {parent.job: parent for parent in new.parents}
-        for parent in new.parents:
-            self.register(Register(parent=parent.job, child=row.id, edge=parent.edge, home=self.index, to=parent.home), now)
-        if row.state is JobState.BLOCKED and not row.waits and not new.parents:
-            self._enter(row, JobEvent.UNBLOCK, now)
+        self._hold_unique(row)
+        self._begin(row, now)
         return Admission(row.id, row.state)
+
+    def _begin(self, row: Row, now: int) -> None:
+        """Let a blocked job wait for its parents, or for whatever comes next."""
+        new = row.new
+        row.due_us = new.due_us or now + new.delay_us
+        row.expires_us = now + new.expires_in_us if new.expires_in_us else 0
+        _merge(row.positions, new.positions)
+        row.waits.update({(parent.job, parent.edge): parent for parent in new.parents})
+        for parent in new.parents:
+            self.register(
+                Register(parent=parent.job, child=row.id, edge=parent.edge, home=self.index, to=parent.home), now
+            )
+        if row.state is JobState.BLOCKED and not row.waits:
+            self._enter(row, JobEvent.UNBLOCK, now)
 
     def _meet(self, twin: Row, new: NewJob, now: int) -> Admission:
         """The unique key is taken: keep the twin, or let the latest arguments win."""
         if new.on_conflict is OnConflict.KEEP or twin.state not in WAITING:
             return Admission(twin.id, twin.state, created=False)
-        blocked = twin.state is JobState.BLOCKED
-        if not blocked:
-            self._leave(twin, now)
-        twin.new = _renewed(twin.new, new)
-        twin.due_us = new.due_us or now + new.delay_us
-        twin.expires_us = now + new.expires_in_us if new.expires_in_us else 0
-        twin.joined = 0
-        if not blocked:
-            twin.state = JobState.BLOCKED
-            self._enter(twin, JobEvent.UNBLOCK, now)
+        self._leave(twin, now)
+        twin.new = structs.replace(new, id=twin.id)
+        twin.state, twin.joined, twin.stray, twin.strayed_us = JobState.BLOCKED, 0, False, 0
+        self._begin(twin, now)
         return Admission(twin.id, twin.state, created=False, replaced=True)
 
     def _enter(self, row: Row, event: JobEvent, now: int) -> None:
@@ -194,13 +198,16 @@ class Jobs:
     def _ready(self, row: Row, event: JobEvent, now: int) -> None:
         self._move(row, event, JobState.READY)
         row.place, row.ready_us = self._next_number(), now
-        insort(self.lanes.setdefault(row.lane, []), _in_lane(row))
+        if not _is_scope(row):  # a lock is fetched by name
+            insort(self.lanes.setdefault(row.lane, []), _in_lane(row))
         self.woken.append(row.new.queue)
 
     def promote(self, now: int, limit: int) -> int:
         """Let jobs whose time has come go on. Returns how many."""
         due = sorted(
-            (row.due_us, row.number) for row in self.rows.values() if row.state is JobState.SCHEDULED and row.due_us <= now
+            (row.due_us, row.number)
+            for row in self.rows.values()
+            if row.state is JobState.SCHEDULED and row.due_us <= now
         )
         by_number = {row.number: row for row in self.rows.values()}
         for _, number in due[:limit]:
@@ -254,10 +261,11 @@ class Jobs:
         self.arrange(name, now)
 
     def _unready(self, row: Row) -> None:
-        lane = self.lanes[row.lane]
-        lane.remove(_in_lane(row))
+        lane = self.lanes.get(row.lane, [])
+        if _in_lane(row) in lane:
+            lane.remove(_in_lane(row))
         if not lane:
-            del self.lanes[row.lane]
+            self.lanes.pop(row.lane, None)
 
     # -- claims
 
@@ -322,18 +330,20 @@ class Jobs:
         if row.new.unique_until is UniqueUntil.STARTED:
             self._free_unique(row)
 
-    def open_scope(self, new: NewJob, instance: str, now: int) -> Row:
-        """Begin a writing() scope, or a lock whose line is free: running at once."""
-        row = self.rows.get(new.id)
-        if row is None:
-            self.admit(new, now)
-            row = self.rows[new.id]
+    def open_scope(self, new: NewJob, instance: str, now: int) -> tuple[int, Refusal | None]:
+        """Begin a writing() scope, or a lock whose line is free. Returns its fence; 0: it stands in line."""
+        admission = self.admit(new, now)
+        row = self.rows[admission.id]
+        if admission.refusal or row.new.kind is not new.kind:
+            return 0, Refusal.ID_CONFLICT
+        if row.state in FINAL or row.instance not in ("", instance):
+            return 0, Refusal.LEASE_LOST
         if row.state is JobState.READY:
             self._take(row, instance, 0, now)
             for key in new.writes:
                 if self._is_here(key):
                     self._cells.plant(Owner(self.index, row.id, row.fence), key, now)
-        return row
+        return (row.fence if row.state is JobState.RUNNING else 0), None
 
     # -- ends of attempts
 
@@ -348,25 +358,25 @@ class Jobs:
         """End an attempt and apply its effects (L4, L5)."""
         row = self.holds(instance, settlement.job, settlement.fence)
         if row is None:
-            self._void_late(settlement)
+            self._void_late(settlement, now)
             return Settled(settlement.job, settlement.fence, refusal=Refusal.LEASE_LOST)
+        if settlement.event not in SETTLING:
+            return Settled(settlement.job, settlement.fence, refusal=Refusal.WRONG_STATE)
         success = settlement.event is JobEvent.SUCCEED
         stored = self._settle_cells(row, settlement, now)
         row.instance = ""
         self._apply(row, settlement, now)
-        children = tuple(self._send(child, now) for child in settlement.children) if success else ()
+        children = tuple(self._send(child, row, now) for child in settlement.children) if success else ()
         return Settled(settlement.job, settlement.fence, row.state, stored=stored, children=children)
 
-    def _void_late(self, settlement: Settlement) -> None:
+    def _void_late(self, settlement: Settlement, now: int) -> None:
         """The lease was lost: what the attempt may have written is voided once more (G4)."""
         names = (*settlement.writes, *settlement.keys, *settlement.planted, *(put.key for put in settlement.puts))
         for key in dict.fromkeys(names):
             if self._is_here(key):
                 self._cells.void(key)
-        elsewhere = tuple(key for key in dict.fromkeys(names) if not self._is_here(key))
-        for to, keys in self._by_partition(elsewhere):
-            self._post(Void(to=to, names=Invalidation(keys)))
-        self._cells.invalidate(Invalidation((), settlement.tags, settlement.families), 0)
+        self._void_elsewhere(names)
+        self._cells.invalidate(Invalidation((), settlement.tags, settlement.families, closes=settlement.closes), now)
 
     def _settle_cells(self, row: Row, settlement: Settlement, now: int) -> tuple[tuple[str, int, int], ...]:
         owner = Owner(self.index, row.id, row.fence)
@@ -388,41 +398,44 @@ class Jobs:
             there = tuple(puts[key] for key in keys if key in puts) if success else ()
             self._post(Resolve(to=to, owner=owner, keys=keys, puts=there))
         undeclared = tuple(key for key in puts if key not in own)
-        void = dict.fromkeys((*undeclared, *settlement.keys, *row.new.serves))
-        self._cells.invalidate(
-            Invalidation(tuple(key for key in void if self._is_here(key)), settlement.tags, settlement.families), now
-        )
+        names = (*undeclared, *settlement.keys, *row.new.serves)
+        here = tuple(key for key in dict.fromkeys(names) if self._is_here(key))
+        self._cells.invalidate(Invalidation(here, settlement.tags, settlement.families), now)
+        self._void_elsewhere(names)
         return tuple(stored)
+
+    def _void_elsewhere(self, names: tuple[str, ...]) -> None:
+        for to, keys in self._by_partition(tuple(key for key in dict.fromkeys(names) if not self._is_here(key))):
+            self._post(Void(to=to, names=Invalidation(keys)))
 
     def _apply(self, row: Row, settlement: Settlement, now: int) -> None:
         event = settlement.event
-        row.reason, row.error = settlement.reason, settlement.error
-        if event in UNCOUNTED:
-            row.attempt -= 1
         if event is not JobEvent.SUCCEED:
             ended = Ended(row.attempt, row.fence, event, now, settlement.reason)
             row.history = [*row.history, ended][-HISTORY_MOST:]
+        if event in UNCOUNTED:
+            row.attempt -= 1
+        asked = row.reason if row.cancel_requested else ""
+        row.reason, row.error = settlement.reason, settlement.error
         match event:
             case JobEvent.SUCCEED:
                 row.result = settlement.result
                 self._end(row, event, JobState.SUCCEEDED, now)
-            case JobEvent.FAIL:
-                self._end(row, event, JobState.CANCELLED if _is_scope(row) else JobState.FAILED, now)
-            case JobEvent.CANCEL:
-                self._end(row, event, JobState.CANCELLED, now)
+            case JobEvent.FAIL if not _is_scope(row):
+                self._end(row, event, JobState.FAILED, now)
+            case JobEvent.CANCEL | JobEvent.FAIL:  # of a scope: it raised
+                row.reason = row.reason or asked
+                self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
+            case _ if row.cancel_requested:
+                row.reason = asked
+                self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
             case JobEvent.LOSE:
                 self._lose(row, now)
             case _:
-                if row.cancel_requested:
-                    self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
-                else:
-                    self._again(row, event, now + settlement.delay_us, now)
+                self._again(row, event, now + settlement.delay_us, now)
 
     def _lose(self, row: Row, now: int) -> None:
-        row.lost += 1
-        if row.cancel_requested:
-            self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
-        elif row.new.kind is not JobKind.TASK or row.lost >= row.new.max_lost:
+        if row.new.kind is not JobKind.TASK or row.lost >= row.new.max_lost:
             row.reason = f"worker lost {row.lost} times"
             self._end(row, JobEvent.EXHAUST, JobState.FAILED, now)
         else:
@@ -430,16 +443,17 @@ class Jobs:
 
     def _again(self, row: Row, event: JobEvent, due_us: int, now: int) -> None:
         """Back to waiting: for its back-off, at the line's tail or in its old place (P21)."""
-        newer = self.unique.get(row.new.unique, row.id) if row.new.unique else row.id
-        if newer != row.id:
+        newer, _ = self.directory.get(row.new.unique, (row.id, self.index))
+        if row.new.unique and newer != row.id:
             row.reason = f"superseded by {newer}"
             self._end(row, JobEvent.SUPERSEDE, JobState.CANCELLED, now)
             return
-        if row.new.unique and self._is_here(row.new.unique):
-            self.unique[row.new.unique] = row.id
+        self._hold_unique(row)
         row.due_us = due_us
         if event is JobEvent.GIVE_BACK:
             row.strayed_us = row.strayed_us or now
+        if event not in (JobEvent.GIVE_BACK, JobEvent.RELEASE):
+            row.expires_us = 0  # it has started
         if event in (JobEvent.RETRY, JobEvent.SNOOZE) and not row.new.ordered:
             row.joined = 0
         keeps = event is JobEvent.RETRY and row.new.ordered and row.new.line
@@ -459,15 +473,11 @@ class Jobs:
     def lose(self, row: Row, now: int) -> None:
         """Settle one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18)."""
         self._cells.invalidate(Invalidation(tuple(key for key in row.new.serves if self._is_here(key))), now)
+        self._void_elsewhere(row.new.serves)
+        self._cells.pass_on(Owner(self.index, row.id, row.fence))
         row.instance = ""
+        row.lost += 1
         self._apply(row, Settlement(row.id, row.fence, JobEvent.LOSE, reason="worker lost"), now)
-        if row.state in FINAL or row.id not in self.rows:
-            self._cells.let_stand(self.index, row.id, now + INTENT_GRACE_US)
-            for to, keys in self._by_partition(tuple(key for key in row.new.writes if not self._is_here(key))):
-                owner = Owner(self.index, row.id, row.fence)
-                self._post(Resolve(to=to, owner=owner, keys=keys, stand_us=INTENT_GRACE_US))
-        else:
-            self._cells.pass_on(self.index, row.id)
 
     def release(self, row: Row, now: int) -> None:
         """Take back what was claimed in a reply that never arrived (P16)."""
@@ -479,12 +489,23 @@ class Jobs:
     def _end(self, row: Row, event: JobEvent, state: JobState, now: int) -> None:
         self._leave(row, now)
         self._move(row, event, state)
-        row.ended_us = now
-        row.keep_until_us = now + (row.new.failed_ttl_us if state is JobState.FAILED else row.new.result_ttl_us)
-        self._free_unique(row)
+        row.ended_us, row.stuck = now, []
+        failed = state is JobState.FAILED and not _is_scope(row)
+        row.keep_until_us = now + (row.new.failed_ttl_us if failed else row.new.result_ttl_us)
+        self._let_go(row, now)
         self._tell_dependents(row, now)
-        if _is_scope(row):
+        if row.new.kind is JobKind.LOCK:  # nothing can wait for it
             self._forget(row)
+
+    def _let_go(self, row: Row, now: int) -> None:
+        """Free what a job leaves behind: its unique key, and intents of attempts that were lost (P18)."""
+        self._free_unique(row)
+        if not row.lost:
+            return
+        owner = Owner(self.index, row.id, row.fence)
+        self._cells.let_stand(owner, now + INTENT_GRACE_US)
+        for to, keys in self._by_partition(tuple(key for key in row.new.writes if not self._is_here(key))):
+            self._post(Resolve(to=to, owner=owner, keys=keys, stand_us=INTENT_GRACE_US))
 
     def cancel(self, row: Row, reason: str, now: int) -> bool:
         """Cancel a job; ask, if it runs. Returns whether this did anything."""
@@ -500,28 +521,30 @@ class Jobs:
 
     def expire(self, now: int, limit: int) -> int:
         """End jobs that waited longer than they were allowed to. Returns how many."""
-        late = sorted(
-            (row.expires_us, row.number, row.id)
-            for row in self.rows.values()
-            if row.state in WAITING and 0 < row.expires_us <= now
-        )
-        for _, _, job in late[:limit]:
-            row = self.rows[job]
-            if row.state in WAITING:
-                row.reason = "it waited too long"
-                self._end(row, JobEvent.EXPIRE, JobState.EXPIRED, now)
-        return len(late[:limit])
+        waiting = [row for row in self.rows.values() if row.state in WAITING and 0 < row.expires_us <= now]
+        late = sorted(waiting, key=lambda row: (row.expires_us, row.number))[:limit]
+        return sum(self.expire_one(row, now) for row in late)
+
+    def expire_one(self, row: Row, now: int) -> bool:
+        """End a job that waited too long, unless the end of another has ended it. Returns whether it did."""
+        if row.state not in WAITING:
+            return False
+        row.reason = "it waited too long"
+        self._end(row, JobEvent.EXPIRE, JobState.EXPIRED, now)
+        return True
 
     def revive(self, row: Row, now: int) -> Admission:
         """Retry a failed job by hand: fresh budget, history kept."""
         if row.state is not JobState.FAILED:
             return Admission(row.id, row.state, created=False, refusal=Refusal.WRONG_STATE)
+        holder, _ = self.directory.get(row.new.unique, (row.id, self.index))
+        if row.new.unique and holder != row.id:
+            return Admission(holder, row.state, created=False, refusal=Refusal.WRONG_STATE)
+        self._hold_unique(row)
         row.attempt = row.lost = 0
         row.due_us, row.joined, row.keep_until_us, row.ended_us = now, 0, 0, 0
-        row.reason, row.error = "", None
+        row.reason, row.error, row.cancel_requested, row.strayed_us = "", None, False, 0
         row.expires_us = now + row.new.expires_in_us if row.new.expires_in_us else 0
-        if row.new.unique and self._is_here(row.new.unique):
-            self.unique.setdefault(row.new.unique, row.id)
         self._enter(row, JobEvent.REVIVE, now)
         for (child, edge), home in self.dependents.get(row.id, {}).items():
             self._part(Parted(to=home, parent=row.id, child=child, edge=edge, state=row.state), now)
@@ -544,16 +567,15 @@ class Jobs:
         wanted = [
             row
             for row in sorted(self.rows.values(), key=lambda row: row.number)
-            if row.state in states and row.state is not JobState.RUNNING and (not queue or row.new.queue == queue)
+            if row.state in states
+            and row.state is not JobState.RUNNING
             and row.new.kind is JobKind.TASK
+            and (not queue or row.new.queue == queue)
         ][:limit]
         for row in wanted:
-            if row.id not in self.rows:
-                continue
             if row.state in WAITING:
                 self._leave(row, now)
-                row.state = JobState.CANCELLED
-            self._free_unique(row)
+                self._let_go(row, now)
             self._forget(row)
             self._orphan_dependents(row.id, now)
         return len(wanted)
@@ -567,12 +589,14 @@ class Jobs:
 
     # -- parents and children
 
-    def _send(self, child: NewJob, now: int) -> Admission:
-        """Enqueue a child of a successful attempt, here or at its home."""
+    def _send(self, child: NewJob, parent: Row, now: int) -> Admission:
+        """Enqueue a child of a successful attempt, here or at its home; there it must have seen its parent's effects."""
         home = home_of(child, self._partitions)
         if home == self.index:
             return self.admit(child, now)
-        self._post(Admit(to=home, job=child))
+        positions = dict(child.positions)
+        _merge(positions, self._seen(parent))
+        self._post(Admit(to=home, job=structs.replace(child, positions=tuple(sorted(positions.items())))))
         return Admission(child.id, JobState.BLOCKED)
 
     def register(self, effect: Register, now: int) -> None:
@@ -597,10 +621,6 @@ class Jobs:
             self._part(self._parted(parent.id, parent, child, edge, home), now)
 
     def _parted(self, job: str, parent: Row | None, child: str, edge: Edge, home: int) -> Parted:
-        positions: tuple[tuple[int, int], ...] = ()
-        if parent:
-            seen = {**parent.positions, self.index: self._cells.log.tail.position}
-            positions = tuple(sorted(seen.items()))
         return Parted(
             to=home,
             parent=job,
@@ -608,8 +628,12 @@ class Jobs:
             edge=edge,
             state=parent.state if parent else None,
             value=parent.result if parent and edge is Edge.VALUE else None,
-            positions=positions,
+            positions=self._seen(parent) if parent else (),
         )
+
+    def _seen(self, parent: Row) -> tuple[tuple[int, int], ...]:
+        """Per partition, the position that a parent's effects reached."""
+        return tuple(sorted({**parent.positions, self.index: self._cells.log.tail.position}.items()))
 
     def _part(self, effect: Parted, now: int) -> None:
         if effect.to != self.index:
@@ -620,42 +644,49 @@ class Jobs:
     def part(self, effect: Parted, now: int) -> None:
         """A parent's end reaches its dependent."""
         row = self.rows.get(effect.child)
-        if row is None or row.state is not JobState.BLOCKED or effect.parent not in row.waits:
+        if row is None or row.state is not JobState.BLOCKED or (effect.parent, effect.edge) not in row.waits:
             return
+        row.stuck = [parent for parent in row.stuck if parent != effect.parent]
         match effect.state:
             case JobState.SUCCEEDED:
                 released = True
             case JobState.FAILED:
                 released = effect.edge in (Edge.FINISHED, Edge.SCOPE)
                 if not released:
-                    row.stuck_on, row.reason = effect.parent, f"parent {effect.parent} failed"
+                    row.stuck.append(effect.parent)
             case JobState.CANCELLED | JobState.EXPIRED | None:
                 released = effect.edge is Edge.FINISHED
                 if not released:
                     row.reason = f"parent {effect.parent} {effect.state or 'deleted'}"
                     self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
+                    return
             case _:  # it was retried by hand
                 released = False
-                row.stuck_on = row.reason = ""
+        row.reason = f"parent {row.stuck[0]} failed" if row.stuck else ""
         if not released:
             return
-        del row.waits[effect.parent]
-        if row.stuck_on == effect.parent:
-            row.stuck_on = row.reason = ""
+        del row.waits[effect.parent, effect.edge]
         row.input = effect.value if effect.edge is Edge.VALUE else row.input
-        for partition, position in effect.positions:
-            row.positions[partition] = max(position, row.positions.get(partition, 0))
+        _merge(row.positions, effect.positions)
         if not row.waits:
             self._enter(row, JobEvent.UNBLOCK, now)
 
     # -- elsewhere
 
     def free_unique(self, effect: FreeUnique) -> None:
-        """The key or directory entry is free again, if that job still has it."""
-        if self.directory.get(effect.unique, ("", 0))[0] == effect.job:
+        """The directory entry is free again, if that job still has it."""
+        if effect.unique in self.directory and self.directory[effect.unique][0] == effect.job:
             del self.directory[effect.unique]
-        if self.unique.get(effect.unique) == effect.job:
-            del self.unique[effect.unique]
+
+    def reserve(self, name: str, job: str, home: int, replacing: str) -> tuple[str, int]:
+        """Take the directory entry if it is free or held by `replacing`. Returns its holder, and the holder's home."""
+        if name not in self.directory or (replacing and self.directory[name][0] == replacing):
+            self.directory[name] = (job, home)
+        return self.directory[name]
+
+    def _hold_unique(self, row: Row) -> None:
+        if row.new.unique and self._is_here(row.new.unique):
+            self.directory[row.new.unique] = (row.id, self.index)
 
     def _free_unique(self, row: Row) -> None:
         if not row.new.unique:
@@ -668,7 +699,7 @@ class Jobs:
 
     def _post(self, effect: AnyEffect) -> None:
         self._effects_sent += 1
-        self.effects.append(type(effect)(**{**_fields(effect), "id": self._effects_sent}))
+        self.effects.append(structs.replace(effect, id=self._effects_sent))
 
     def _by_partition(self, keys: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
         there: dict[int, list[str]] = {}
@@ -682,7 +713,7 @@ class Jobs:
     # -- small things
 
     def _move(self, row: Row, event: JobEvent, state: JobState) -> None:
-        assert allowed(row.state, event, state) or _is_scope(row), (row.state, event, state)
+        assert allowed(row.state, event, state), (row.state, event, state)
         row.state = state
 
     def _next_number(self) -> int:
@@ -698,11 +729,14 @@ class Jobs:
         ]
 
     def unroutable(self, now: int) -> list[Row]:
-        """Jobs that no worker has known for long."""
+        """Jobs that no worker has known for long, and of which this was not said yet."""
         return [
             row
             for row in self.rows.values()
-            if row.stray and row.state is JobState.READY and row.strayed_us + UNROUTABLE_US <= now and not row.reason
+            if row.stray
+            and row.state is JobState.READY
+            and row.strayed_us + UNROUTABLE_US <= now
+            and not row.reason.startswith("unroutable")
         ]
 
 
@@ -736,7 +770,7 @@ def record_of(row: Row) -> JobRecord:
         reason=row.reason,
         progress=row.progress,
         cancel_requested=row.cancel_requested,
-        stuck_on=row.stuck_on,
+        stuck_on=row.stuck[0] if row.stuck else "",
         strayed_us=row.strayed_us,
         history=tuple(row.history),
     )
@@ -754,13 +788,6 @@ def _is_scope(row: Row) -> bool:
     return row.new.kind is not JobKind.TASK
 
 
-def _fields(effect: AnyEffect) -> dict[str, object]:
-    return {name: getattr(effect, name) for name in effect.__struct_fields__}
-
-
-def _renewed(old: NewJob, new: NewJob) -> NewJob:
-    """The latest arguments under the old id, and its old parents."""
-    return NewJob(**{**{n: getattr(new, n) for n in new.__struct_fields__}, "id": old.id, "parents": old.parents})
-
-
-__all__ = ["Jobs", "Leaseholder", "Put", "Row", "record_of"]
+def _merge(positions: dict[int, int], more: Iterable[tuple[int, int]]) -> None:
+    for partition, position in more:
+        positions[partition] = max(position, positions.get(partition, 0))

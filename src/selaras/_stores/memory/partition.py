@@ -8,7 +8,7 @@ from threading import RLock
 from msgspec.structs import replace
 
 from selaras._contracts.clock import Clock, Entropy
-from selaras._contracts.limits import EPOCH_SHIFT, ORPHAN_US, REAP_GRACE_US
+from selaras._contracts.limits import DUE_PER_TURN, EPOCH_SHIFT, ORPHAN_US, REAP_GRACE_US
 from selaras._contracts.partition import (
     Admit,
     AnyEffect,
@@ -48,8 +48,6 @@ from selaras._stores.memory.cells import Cells
 from selaras._stores.memory.jobs import Jobs, Leaseholder, Row, record_of
 from selaras._stores.memory.log import Log
 
-PROMOTED_PER_TURN = 1_000
-
 
 class MemoryPartition:
     """A partition whose state is a few dicts. `ring` wakes an instance, by the address of its bell."""
@@ -84,22 +82,20 @@ class MemoryPartition:
             if holder is None:
                 settled = self._settle(request.instance, request.settlements, now)
                 return TurnReply(news=self._log.news(request.since), enrolled=False, settled=settled)
-            for number in [number for number in holder.replies if number <= request.acked]:
-                del holder.replies[number]
-            if request.number <= holder.turn:
-                settled, claims = holder.replies.get(request.number, ((), ()))
-            else:
-                holder.turn = request.number
+            holder.acked = max(holder.acked, request.acked)
+            holder.replies = {number: reply for number, reply in holder.replies.items() if number > holder.acked}
+            if request.number > holder.acked and request.number not in holder.replies:
                 settled = self._settle(request.instance, request.settlements, now)
                 self._note_progress(request)
-                self._jobs.promote(now, PROMOTED_PER_TURN)
-                claims = self._claim(request, now)
-                holder.replies[request.number] = settled, claims
-            more = bool(request.queues) and self._jobs.claimable(request.queues, request.tasks) is not None
-            holder.idle = request.queues if request.idle and not claims and not more else ()
+                self._jobs.promote(now, DUE_PER_TURN)
+                holder.replies[request.number] = settled, self._claim(request, now)
+            settled, claims = holder.replies.get(request.number, ((), ()))
+            more = self._jobs.claimable(request.queues, request.tasks) is not None
             if more:
                 self._jobs.woken.extend(request.queues)
+            holder.idle = ()
             self._wake()
+            holder.idle = request.queues if request.idle and not claims and not more else ()
             return TurnReply(
                 news=self._log.news(request.since),
                 settled=settled,
@@ -117,7 +113,7 @@ class MemoryPartition:
             if row is None:
                 break
             if 0 < row.expires_us <= now:
-                self._jobs.expire(now, 1)
+                self._jobs.expire_one(row, now)
                 continue
             claims.append(self._jobs.claim(row, request.instance, request.number, now))
         return tuple(replace(claim, position=self._log.tail.position) for claim in claims)
@@ -132,7 +128,8 @@ class MemoryPartition:
     async def enroll(self, instance: Instance) -> None:
         """See `Partition`."""
         with self._lock:
-            self._jobs.holders[instance.id] = Leaseholder(instance, self._now() + instance.lease_us)
+            holder = self._jobs.holders.setdefault(instance.id, Leaseholder(instance, 0))
+            holder.instance, holder.until_us, holder.suspected_us = instance, self._now() + instance.lease_us, 0
 
     async def dismiss(self, instance: str) -> None:
         """See `Partition`."""
@@ -142,7 +139,9 @@ class MemoryPartition:
                 return
             for row in self._running(instance):
                 if row.new.kind is JobKind.TASK:
-                    self._jobs.settle(instance, Settlement(row.id, row.fence, JobEvent.RELEASE, reason="worker stopped"), now)
+                    self._jobs.settle(
+                        instance, Settlement(row.id, row.fence, JobEvent.RELEASE, reason="worker stopped"), now
+                    )
                 else:
                     self._jobs.lose(row, now)
             self._wake()
@@ -209,6 +208,8 @@ class MemoryPartition:
         with self._lock:
             if owner.home == self.index and not self._jobs.holds(instance, owner.job, owner.fence):
                 return Planted(self._log.news(since), Refusal.LEASE_LOST)
+            if any(self._cells.outlived(owner, key) for key in keys):
+                return Planted(self._log.news(since), Refusal.LEASE_LOST)
             now = self._now()
             for key in keys:
                 self._cells.plant(owner, key, now)
@@ -234,10 +235,9 @@ class MemoryPartition:
         with self._lock:
             if instance not in self._jobs.holders:
                 return Grant(0, self._log.news(since), Refusal.LEASE_LOST)
-            row = self._jobs.open_scope(job, instance, self._now())
-            granted = row.state is JobState.RUNNING and row.instance == instance
+            fence, refusal = self._jobs.open_scope(job, instance, self._now())
             self._wake()
-            return Grant(row.fence if granted else 0, self._log.news(since))
+            return Grant(fence, self._log.news(since), refusal)
 
     # -- housekeeping
 
@@ -254,6 +254,7 @@ class MemoryPartition:
             for name in sorted(self._jobs.lines):
                 self._jobs.arrange(name, now)
             fallen = self._cells.drop_fallen(now, limit)
+            self._cells.drop_dead(now)
             unroutable = self._jobs.unroutable(now)
             for row in unroutable:
                 row.reason = f"unroutable: no worker knows task {row.new.task!r}"
@@ -315,7 +316,7 @@ class MemoryPartition:
                 for key in effect.keys:
                     self._cells.resolve(effect.owner, key, puts.get(key), now)
             case Resolve():
-                self._cells.let_stand(effect.owner.home, effect.owner.job, now + effect.stand_us)
+                self._cells.let_stand(effect.owner, now + effect.stand_us)
             case Void():
                 self._cells.invalidate(effect.names, now)
             case Admit():
@@ -326,10 +327,8 @@ class MemoryPartition:
     async def reserve(self, name: str, job: str, home: int, replacing: str) -> Reservation:
         """See `Partition`."""
         with self._lock:
-            held_by = self._jobs.directory.get(name)
-            if held_by is None or held_by[0] in (job, replacing):
-                self._jobs.directory[name] = held_by = (job, home)
-            return Reservation(*held_by, mine=held_by[0] == job)
+            holder, its_home = self._jobs.reserve(name, job, home, replacing)
+            return Reservation(holder, its_home, mine=holder == job)
 
     async def alive(self, attempts: Sequence[Attempt]) -> tuple[bool, ...]:
         """See `Partition`."""
@@ -361,7 +360,7 @@ class MemoryPartition:
                 and (not which.before or row.number < which.before)
             ]
             page = rows[: which.limit]
-            return JobPage(tuple(map(record_of, page)), page[-1].number if len(rows) > len(page) else 0)
+            return JobPage(tuple(map(record_of, page)), page[-1].number if page and len(rows) > len(page) else 0)
 
     async def queues(self) -> tuple[QueueStats, ...]:
         """See `Partition`."""
@@ -393,9 +392,11 @@ class MemoryPartition:
         """See `Partition`."""
         with self._lock:
             now = self._now()
+            live = (stored for stored in self._cells.entries.values() if not 0 < stored.until_us <= now)
+            values = [stored.entry.value for stored in live]
             return CacheStats(
-                entries=len(self._cells.entries),
-                bytes=sum(len(stored.entry.value) for stored in self._cells.entries.values()),
+                entries=len(values),
+                bytes=sum(map(len, values)),
                 intents=sum(map(len, self._cells.standing.values())),
                 tokens=sum(token.until_us > now for token in self._cells.tokens.values()),
                 position=self._log.tail.position,
@@ -495,8 +496,7 @@ class MemoryPartition:
                     self._ring(holder.instance.bell)
                     break
         for instance in self._jobs.called:
-            holder = self._jobs.holders.get(instance)
-            if holder:
-                self._ring(holder.instance.bell)
+            if instance in self._jobs.holders:
+                self._ring(self._jobs.holders[instance].instance.bell)
         self._jobs.woken.clear()
         self._jobs.called.clear()

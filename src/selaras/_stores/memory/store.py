@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from random import Random
 from threading import Lock
 
@@ -19,7 +20,7 @@ class MemoryStore:
     url = "memory://"
 
     def __init__(self, clock: Clock, *, partitions: int = 1, entropy: Entropy | None = None) -> None:
-        chance = entropy or Random()  # noqa: S311 - event ids guard against mistakes, not against people
+        chance = entropy or Random()  # event ids guard against mistakes, not against people
         self._bells: dict[str, MemoryBell] = {}
         self._numbers = itertools.count(1)
         self.partitions = [MemoryPartition(i, partitions, clock, chance, self._ring) for i in range(partitions)]
@@ -36,7 +37,8 @@ class MemoryStore:
 
     def bell(self) -> Bell:
         """See `Store`."""
-        bell = MemoryBell(f"memory:{next(self._numbers)}")
+        address = f"memory:{next(self._numbers)}"
+        bell = MemoryBell(address, forget=lambda: self._bells.pop(address, None))
         self._bells[bell.address] = bell
         return bell
 
@@ -60,8 +62,9 @@ class _MemoryPulse:
 class MemoryBell:
     """Wakes waiters of any loop in this process."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, forget: Callable[[], object]) -> None:
         self.address = address
+        self._forget = forget
         self._lock = Lock()
         self._rung = False
         self._waiters: set[asyncio.Future[None]] = set()
@@ -95,6 +98,7 @@ class MemoryBell:
 
     def close(self) -> None:
         """See `Bell`."""
+        self._forget()
 
 
 def _wake(future: asyncio.Future[None]) -> None:
