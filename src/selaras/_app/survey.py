@@ -71,6 +71,20 @@ async def every_job(store: Store, which: JobFilter) -> AsyncIterator[Found]:
                 break
 
 
+async def line_holder(partition: Partition, line: str) -> JobRecord | None:
+    """Return the job that holds a line: it runs, or is about to. None: a lock or a back-off."""
+    cursor = 0
+    while True:
+        which = JobFilter(states=(JobState.RUNNING, JobState.READY), before=cursor, limit=_PAGE)
+        page = await partition.jobs(which)
+        for job in page.jobs:
+            if job.line == line:
+                return job
+        cursor = page.cursor
+        if not cursor:
+            return None
+
+
 async def cancel_job(store: Store, id: str, reason: str) -> Cancelled:
     """Cancel a job by its id, wherever it lives; of a running one: ask it to end."""
     found = await find_job(store, id)

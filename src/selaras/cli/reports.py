@@ -1,0 +1,177 @@
+"""What a worker does, told in its log: one line for each notable event, none for what goes well by the thousand."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, assert_never
+
+from selaras._core.durations import format_us
+from selaras._core.events import (
+    AttemptAbandoned,
+    AttemptEnded,
+    AttemptStopped,
+    BodyDied,
+    ChildDied,
+    ChildStarted,
+    Housekept,
+    LeaseLapsed,
+    LoopLagged,
+    Recycling,
+    Reenrolled,
+    SettleRefused,
+    StoreBack,
+    StoreLost,
+    Trouble,
+    Turned,
+    WorkerEvent,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+)
+from selaras._core.jobs.states import JobEvent
+from selaras.cli.output import rough_text, short
+
+_log: Final = logging.getLogger("selaras.worker")
+_REASON_MOST: Final = 300
+
+# How loudly an attempt's end is told. What is not here goes by the thousand, or is told by another event.
+_ENDS: Final = {
+    JobEvent.FAIL: (logging.ERROR, "failed for good"),
+    JobEvent.EXHAUST: (logging.ERROR, "failed for good, its workers were lost"),
+    JobEvent.RETRY: (logging.WARNING, "failed, will be retried"),
+    JobEvent.GIVE_BACK: (logging.WARNING, "given back, this worker cannot run it"),
+    JobEvent.CANCEL: (logging.INFO, "cancelled"),
+    JobEvent.LOSE: (logging.WARNING, "its process died"),
+    JobEvent.SNOOZE: (logging.DEBUG, "snoozed"),
+    JobEvent.RELEASE: (logging.INFO, "given back"),
+    JobEvent.SUCCEED: (logging.DEBUG, "succeeded"),
+}
+
+
+def report(event: WorkerEvent) -> None:
+    """Tell one event."""
+    match event:
+        case AttemptEnded():
+            _tell_end(event)
+        case Turned() | Housekept():
+            _tell_round(event)
+        case WorkerStarted() | WorkerStopping() | WorkerStopped() | ChildStarted() | ChildDied() | Recycling():
+            _tell_life(event)
+        case Reenrolled() | LeaseLapsed() | SettleRefused() | StoreLost() | StoreBack() | Trouble():
+            _tell_trouble(event)
+        case AttemptStopped() | AttemptAbandoned() | LoopLagged() | BodyDied():
+            _tell_body(event)
+        case _:
+            assert_never(event)
+
+
+def _tell_end(event: AttemptEnded) -> None:
+    level, said = _ENDS.get(event.event, (logging.DEBUG, event.event.value))
+    if not _log.isEnabledFor(level):
+        return
+    reason = f": {short(event.reason, _REASON_MOST)}" if event.reason else ""
+    _log.log(
+        level,
+        "%s %s %s (attempt %d, %s)%s",
+        event.task,
+        event.job,
+        said,
+        event.number,
+        format_us(event.ran_us),
+        reason,
+        extra={"task": event.task, "job": event.job, "queue": event.queue, "attempt": event.number},
+    )
+
+
+def _tell_round(event: Turned | Housekept) -> None:
+    match event:
+        case Turned():
+            _log.debug(
+                "turn: %d claimed, %d ended, %d events, %s",
+                event.claimed,
+                sum(count for _, count in event.ended),
+                event.events,
+                format_us(event.took_us),
+            )
+        case Housekept():
+            if event.lost:
+                _log.warning("%d attempts of lost workers were taken back", event.lost)
+            if event.expired:
+                _log.info("%d jobs waited too long and are expired", event.expired)
+            if event.unroutable:
+                _log.error("%d jobs are of tasks that no worker has known for long", event.unroutable)
+            _log.debug("housekeeping: %d due, %d deleted", event.promoted, event.purged)
+        case _:
+            assert_never(event)
+
+
+def _tell_life(
+    event: WorkerStarted | WorkerStopping | WorkerStopped | ChildStarted | ChildDied | Recycling,
+) -> None:
+    match event:
+        case WorkerStarted():
+            _log.info("worker %s started, pid %d", event.name or event.instance, event.pid)
+        case WorkerStopping():
+            how = "stopping at once" if event.hard else "stopping: no new jobs"
+            _log.info("%s, %d running (%s)", how, event.running, event.reason)
+        case WorkerStopped():
+            back = f", {event.given_back} jobs given back" if event.given_back else ""
+            _log.info("stopped%s", back)
+        case ChildStarted():
+            _log.info("process %d started, pid %d", event.slot, event.pid)
+        case ChildDied():
+            again = rough_text(event.again_in_us)
+            _log.error("process %d (pid %d) died with %d; replaced in %s", event.slot, event.pid, event.code, again)
+        case Recycling():
+            _log.error(
+                "%s %s blocks the loop past its timeout and grace: this process ends, and its jobs go on elsewhere",
+                event.task,
+                event.job,
+            )
+        case _:
+            assert_never(event)
+
+
+def _tell_trouble(event: Reenrolled | LeaseLapsed | SettleRefused | StoreLost | StoreBack | Trouble) -> None:
+    match event:
+        case Reenrolled():
+            _log.warning("the lease was lost: %d running jobs are told to stop; going on as new", event.running)
+        case LeaseLapsed():
+            _log.warning("the lease could not be renewed in time: %d running jobs count as lost", event.running)
+        case SettleRefused():
+            _log.warning(
+                "%s %s: its end (%s) was refused, its lease had been lost; what it wrote is voided",
+                event.task,
+                event.job,
+                event.event.value,
+            )
+        case StoreLost():
+            _log.error("the store does not answer (partition %d): %s", event.partition, event.error)
+        case StoreBack():
+            _log.info("the store answers again after %s (partition %d)", rough_text(event.away_us), event.partition)
+        case Trouble():
+            _log.error("%s: %s", event.where, event.error)
+        case _:
+            assert_never(event)
+
+
+def _tell_body(event: AttemptStopped | AttemptAbandoned | LoopLagged | BodyDied) -> None:
+    match event:
+        case AttemptStopped():
+            _log.info("%s %s is told to end after %s: %s", event.task, event.job, rough_text(event.ran_us), event.stop)
+        case AttemptAbandoned():
+            _log.error(
+                "%s %s goes on %s past its end (%s): its attempt is given up as lost",
+                event.task,
+                event.job,
+                rough_text(event.over_us),
+                event.mode,
+            )
+        case LoopLagged():
+            who = f" by {event.task} {event.job}" if event.job else ""
+            _log.warning("the loop is blocked%s for %s\n%s", who, rough_text(event.lag_us), event.stack.rstrip())
+        case BodyDied():
+            code = "could not be started" if event.code is None else f"died with {event.code}"
+            _log.error("child process %d %s", event.pid, code)
+        case _:
+            assert_never(event)

@@ -1,0 +1,49 @@
+"""Says what a job waits for, so that nobody has to guess why nothing happens."""
+
+from __future__ import annotations
+
+from selaras._app.survey import Found, find_job, line_holder, queue_stats
+from selaras._contracts.store import Store
+from selaras._core.jobs.job import JobRecord, Parent
+from selaras._core.jobs.states import JobState
+from selaras.cli.output import one_line, rough_text
+
+
+async def waits_for(store: Store, found: Found, now_us: int) -> list[str]:
+    """Return what the job waits for, one sentence each; nothing, if it runs or has ended."""
+    job = found.job
+    match job.state:
+        case JobState.BLOCKED:
+            return [await _parent(store, parent, job) for parent in job.parents] or ["the scope that made it"]
+        case JobState.SCHEDULED:
+            return [f"its time, in {rough_text(job.due_us - now_us)}"]
+        case JobState.HELD:
+            return [await _line(found)]
+        case JobState.READY:
+            return await _worker(store, job, now_us)
+        case _:
+            return []
+
+
+async def _parent(store: Store, parent: Parent, job: JobRecord) -> str:
+    known = await find_job(store, parent.job)
+    state = known.job.state.value if known else "not known any more"
+    then = "; retry it, or cancel this one" if parent.job == job.stuck_on else ""
+    return f"job {parent.job} ({parent.edge.value}): {state}{then}"
+
+
+async def _line(found: Found) -> str:
+    holder = await line_holder(found.partition, found.job.line)
+    who = f", held by job {holder.id} ({holder.task})" if holder else ""
+    return f"its turn in line {one_line(found.job.line)}{who}"
+
+
+async def _worker(store: Store, job: JobRecord, now_us: int) -> list[str]:
+    queue = next((queue for queue in await queue_stats(store) if queue.name == job.queue), None)
+    if queue is None or not queue.workers:
+        return [f"a worker: none serves queue {job.queue!r}; start one: selaras worker APP -q {job.queue}"]
+    if queue.paused:
+        return [f"queue {job.queue!r} to be resumed: selaras queues resume {job.queue}"]
+    if job.strayed_us:
+        return [f"a worker that knows task {job.task!r}: none has for {rough_text(now_us - job.strayed_us)}"]
+    return ["a free worker"]
