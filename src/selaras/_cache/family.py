@@ -1,0 +1,137 @@
+"""What the cache needs to know of a cached family, and one place in it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct
+
+from selaras._core.cache.freshness import BOUNDED, Level
+
+LEASE_US_UNKNOWN: Final = 5_000_000
+"""A token's life before any load of its family was seen."""
+LEASE_US_LEAST: Final = 1_000_000
+LEASE_US_MOST: Final = 60_000_000
+_LEASE_OF_LOAD = 4  # a load may take four times as long as its like before its token needs to be renewed
+
+
+class Coder(Protocol):
+    """Values of a family as bytes. Raises NotEncodable and CorruptBytes; see `_core.codec`."""
+
+    shared: bool
+
+    def encode(self, value: Any, *, path: str = "value") -> bytes:
+        """Return the value's bytes."""
+        ...
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of these bytes."""
+        ...
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of a family's reads in this process. Approximate when several threads read at once.
+
+    Attributes:
+        local, shared: served by that tier. own: by the attempt's own put. preimages: by what its intent replaced.
+        loads: served by the datastore. joined: shared somebody else's read. waited: waited for another's fill.
+        intents: met a write intent. rejected: entries of the local tier that were too old to serve.
+        refused: loads whose fill was refused. fallbacks: loads because the store could not be reached.
+        repaired: corrupt entries. unstorable: values that could not be stored. errors: loads that failed.
+    """
+
+    local: int = 0
+    shared: int = 0
+    own: int = 0
+    preimages: int = 0
+    loads: int = 0
+    joined: int = 0
+    waited: int = 0
+    intents: int = 0
+    rejected: int = 0
+    refused: int = 0
+    fallbacks: int = 0
+    repaired: int = 0
+    unstorable: int = 0
+    errors: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Family:
+    """One cached family: a loader, and how its values are kept.
+
+    Attributes:
+        load: the datastore read of one key's arguments. `load_many`: of many, as many values in the same order.
+        ttl_us: None: no end; 0: not stored. `ttl_none_us`: the same for None as a value.
+        local, shared_tier: the tiers that may hold its values.
+        during_write: "load": while somebody writes a key it is read from the datastore. "serve": the old value is
+            served until the writer's settle.
+        version: the datastore's own version of a value; what is older than the newest one known is not accepted.
+        replica_lag_us: how long fills stay closed after a write that named no version, where `version` is given.
+        tags: of a value, from its arguments and itself.
+        level: of a read that names none.
+    """
+
+    name: str
+    codec: Coder
+    load: Callable[[Any], Awaitable[Any]]
+    load_many: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]] | None = None
+    ttl_us: int | None = 300_000_000
+    ttl_none_us: int | None = 60_000_000
+    local: bool = True
+    shared_tier: bool = True
+    during_write: Literal["load", "serve"] = "load"
+    version: Callable[[Any], int] | None = None
+    replica_lag_us: int = 0
+    tags: Callable[[Any, Any], tuple[str, ...]] | None = None
+    level: Level = BOUNDED
+    load_us: int = 0
+    counts: Counts = field(default_factory=Counts)
+
+    def lease_us(self) -> int:
+        """Return how long a token must live: as long as loads of this family take, and some."""
+        if not self.load_us:
+            return LEASE_US_UNKNOWN
+        return min(max(self.load_us * _LEASE_OF_LOAD, LEASE_US_LEAST), LEASE_US_MOST)
+
+    def took(self, us: int) -> None:
+        """Note how long a load took: longer ones count at once, shorter ones slowly."""
+        self.load_us = max(us, 1, self.load_us * 9 // 10)
+
+    def ttl_of(self, value: Any) -> int | None:
+        """Return how long this value may be kept; None: no end; 0: not at all."""
+        return self.ttl_none_us if value is None else self.ttl_us
+
+
+class Slot(Struct, frozen=True):
+    """The place of one value: what a public key handle wraps.
+
+    Attributes:
+        key: the whole text, family included. `partition`: of that text.
+        arguments: what the loader is called with.
+    """
+
+    family: Family
+    key: str
+    partition: int
+    arguments: Any = None
+
+
+class Reading(Struct, frozen=True):
+    """A value and where it came from.
+
+    Attributes:
+        tier: "local", "shared", "put" (this attempt's own), "preimage" or "loader".
+        age_us: since it was known to be true.
+        position: of its partition's log at which it was true; None: straight from the loader.
+        why: one line for people.
+    """
+
+    value: Any
+    tier: str
+    age_us: int = 0
+    position: int | None = None
+    why: str = ""

@@ -1,0 +1,131 @@
+"""What the current job or `writing()` scope must see, what it owns, and what waits for its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from msgspec import Struct
+
+from selaras._cache.family import Slot
+from selaras._contracts.partition import Owner
+from selaras._core.cache.entry import Entry
+from selaras._core.jobs.job import NewJob, Put
+
+
+class SessionKind(Enum):
+    """What a session stands for."""
+
+    JOB = auto()
+    WRITING = auto()  # a `writing()` scope: a datastore transaction is known to be open
+    LOADING = auto()  # a loader that runs for several readers: it owns nothing, what it reads is as fresh as itself
+
+
+class Effects(Struct, frozen=True, kw_only=True):
+    """What a settle must do to the cache: fields of a `Settlement` by the same names."""
+
+    puts: tuple[Put, ...] = ()
+    tags: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    versions: tuple[tuple[str, int], ...] = ()
+    closes: tuple[tuple[str, int], ...] = ()
+    planted: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Pending:
+    """A put that waits for its attempt's success. `value` is the object itself only if it may be shared."""
+
+    slot: Slot
+    put: Put
+    value: Any
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One attempt, or one scope, as the cache sees it.
+
+    Attributes:
+        since_ns: the receipt of the reply that granted it (P1). `home`, `position`: its partition, and the log's tail
+            in that reply.
+        instance, owner: who owns its intents; None: it can own none.
+        own: keys under its intents, declared and planted; with the slot where it is known.
+        serves: declared keys of families with `during_write="serve"`: no intent, an invalidation at settle.
+        preimages: what its intents replaced. Served until `started`, that is until the body begins.
+        puts, planted, tags, families: what its settle must tell the cache.
+        children: jobs that are enqueued when it succeeds.
+        refused: the store said that it owns nothing any more.
+    """
+
+    kind: SessionKind
+    since_ns: int
+    home: int = -1
+    position: int = 0
+    instance: str = ""
+    owner: Owner | None = None
+    own: dict[str, Slot | None] = field(default_factory=dict[str, "Slot | None"])
+    serves: dict[str, Slot | None] = field(default_factory=dict[str, "Slot | None"])
+    preimages: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    started: bool = False
+    parent: Session | None = None
+    puts: dict[str, Pending] = field(default_factory=dict[str, Pending])
+    planted: dict[str, None] = field(default_factory=dict[str, None])
+    tags: dict[str, None] = field(default_factory=dict[str, None])
+    families: dict[str, None] = field(default_factory=dict[str, None])
+    children: list[NewJob] = field(default_factory=list[NewJob])
+    refused: bool = False
+
+    def chain(self) -> Iterator[Session]:
+        """Yield this session and those around it, innermost first."""
+        session: Session | None = self
+        while session is not None:
+            yield session
+            session = session.parent
+
+    def owner_of(self, key: str) -> Session | None:
+        """Return the session, this one or one around it, whose intent stands on `key`."""
+        return next((session for session in self.chain() if key in session.own), None)
+
+    def writes(self, key: str) -> Session | None:
+        """As `owner_of`, and also for keys that are written without an intent."""
+        return next((session for session in self.chain() if key in session.own or key in session.serves), None)
+
+    def scope(self) -> Session | None:
+        """Return the innermost session that can own intents."""
+        return next((session for session in self.chain() if session.owner is not None), None)
+
+    def in_transaction(self) -> bool:
+        """Say whether the caller's datastore transaction is known to be open (P13)."""
+        return any(session.kind is SessionKind.WRITING for session in self.chain())
+
+    def effects(self, *, success: bool) -> Effects:
+        """Return what the settle of this session must tell the store.
+
+        A version that was put is a floor only if the attempt succeeded: otherwise it may never have been committed.
+        """
+        versions = {
+            key: pending.put.version
+            for key, pending in self.puts.items()
+            if success and pending.put.version is not None
+        }
+        written = {**self.own, **self.serves}
+        closes = {
+            key: slot.family.replica_lag_us
+            for key, slot in written.items()
+            if slot and slot.family.version and slot.family.replica_lag_us and key not in versions
+        }
+        return Effects(
+            puts=tuple(pending.put for pending in self.puts.values()) if success else (),
+            tags=tuple(self.tags),
+            families=tuple(self.families),
+            versions=tuple(versions.items()),
+            closes=tuple(closes.items()),
+            planted=tuple(self.planted),
+        )
+
+
+SESSION: ContextVar[Session | None] = ContextVar("selaras_session", default=None)
+"""The session that the current code runs in."""

@@ -1,0 +1,39 @@
+"""What the cache tells those who watch it, beside its counters. Keys are for messages, families for labels."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+
+class Unstorable(Struct, frozen=True, kw_only=True):
+    """A value was served but could not be stored. Told once a family."""
+
+    family: str
+    key: str
+    error: str
+
+
+class Corrupt(Struct, frozen=True, kw_only=True):
+    """The bytes of an entry were not those that were stored, or no longer decode: it was dropped and loaded anew."""
+
+    family: str
+    key: str
+    stamp: int
+
+
+class SharedTierLost(Struct, frozen=True, kw_only=True):
+    """A partition does not answer: reads go to the loader. Told once until it is back."""
+
+    partition: int
+    error: str
+
+
+class SharedTierBack(Struct, frozen=True, kw_only=True):
+    """A partition answers again."""
+
+    partition: int
+
+
+CacheEvent: TypeAlias = Unstorable | Corrupt | SharedTierLost | SharedTierBack
