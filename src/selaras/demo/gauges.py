@@ -1,0 +1,68 @@
+"""How reads were answered: each worker process says so in a file of its own, and the screen adds them up."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+_EVERY_S: Final = 0.2
+
+
+class Reads(Struct, frozen=True):
+    """Reads so far, by where the answer came from."""
+
+    local: int = 0
+    shared: int = 0
+    loaded: int = 0
+
+    def __add__(self, other: Reads) -> Reads:
+        return Reads(self.local + other.local, self.shared + other.shared, self.loaded + other.loaded)
+
+    def ratios(self) -> dict[str, float]:
+        """Return each tier's share of all reads."""
+        total = (self.local + self.shared + self.loaded) or 1
+        return {tier: round(getattr(self, tier) / total, 4) for tier in self.__struct_fields__}
+
+
+@contextmanager
+def reporting(count: Callable[[], Reads]) -> Iterator[None]:
+    """Keep this process's file up to date. What a killed process counted last is lost."""
+    directory = os.environ.get("SELARAS_DEMO_GAUGES")
+    if not directory:
+        yield  # a worker started by hand: nobody looks
+        return
+    file = Path(directory, f"{os.getpid()}.json")
+    ending = threading.Event()
+
+    def write() -> None:
+        draft = file.with_suffix(".draft")
+        draft.write_bytes(msgspec.json.encode(count()))
+        draft.replace(file)  # a reader sees the old file or the new one, never half of one
+
+    def keep_writing() -> None:
+        while not ending.wait(_EVERY_S):
+            write()
+
+    thread = threading.Thread(target=keep_writing, name="gauges", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+        write()
+
+
+def read_all(directory: Path) -> Reads:
+    """Add up what all processes have said, dead ones included."""
+    total = Reads()
+    for file in directory.glob("*.json"):
+        total += msgspec.json.decode(file.read_bytes(), type=Reads)
+    return total
