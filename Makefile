@@ -37,10 +37,11 @@ check: $(VENV)/.ready-check ## Check style, types, architecture, dependencies an
 	step spelling $(BIN)/codespell
 	exit $$failed
 
-fix: $(VENV)/.ready-check ## Repair what can be repaired by itself: format, imports, simple lint
+fix: $(VENV)/.ready-check ## Repair what can be repaired by itself: format, imports, simple lint, derived pages
 	@$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format --quiet .
-	$(BIN)/codespell --write-changes
+	$(BIN)/codespell --write-changes || true
+	$(BIN)/python docs/derive.py
 
 bench: $(VENV)/.ready-run ## Measure against the floors, and print one table
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -1,0 +1,160 @@
+"""Writes the reference pages that are facts of the code: settings, errors, the life of a job, bounds.
+
+    python docs/derive.py            writes them
+    python docs/derive.py --check    says which are out of date, and fails
+
+`make fix` writes them; a test of the repository checks them.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+from selaras._app.settings import OPTIONS, Option
+from selaras._contracts import limits
+from selaras._core import errors
+from selaras._core.durations import format_us
+from selaras._core.jobs import lifecycle, states
+from selaras._core.jobs.lifecycle import FINAL, TRANSITIONS
+from selaras._core.jobs.states import JobEvent, JobState
+
+FOLDER = Path(__file__).parent / "reference"
+HEAD = "<!-- Derived from the code by docs/derive.py: change it there, then `make fix`. -->\n\n"
+
+
+def settings_page() -> str:
+    """Every option of an app: name, default, environment variable, reason."""
+    rows = "\n".join(
+        f"| `{option.name}` | {_default(option)} | `{option.variable}` | {option.why} |" for option in OPTIONS
+    )
+    return (
+        "# Settings\n\n"
+        "Each can be given to `Selaras(...)`, or set in the environment; the program's word stands. Durations are seconds, "
+        'a `timedelta`, or text such as `"10m"` or `"1h30m"`. Most can be said for a single task or family too.\n\n'
+        "| setting | default | variable | why |\n| --- | --- | --- | --- |\n"
+        f"{rows}\n"
+    )
+
+
+def _default(option: Option) -> str:
+    return option.show(option.read(option.default, option.name))
+
+
+def errors_page() -> str:
+    """The tree as drawn, and what each class says of itself."""
+    classes = "\n".join(f"## `{one.__name__}`\n\n{inspect.getdoc(one)}\n" for one in error_classes())
+    return f"# Errors\n\n{_drawing(errors)}\n\n{classes}"
+
+
+def error_classes() -> list[type[errors.SelarasError]]:
+    """All error classes, in the order they are written in."""
+    return [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.SelarasError)]
+
+
+def lifecycle_page() -> str:
+    """The drawing, the words, and the table."""
+    meaning = _comments(states)
+    state_rows = "\n".join(
+        f"| `{state.value}`{' (an end)' if state in FINAL else ''} | {meaning[state.name]} |" for state in JobState
+    )
+    event_rows = "\n".join(
+        f"| `{event.value}` | {_from(event)} | {_to(event)} | {meaning.get(event.name, '')} |" for event in JobEvent
+    )
+    return (
+        f"# The life of a job\n\n{_drawing(lifecycle)}\n\n"
+        f"| state | |\n| --- | --- |\n{state_rows}\n\n"
+        f"| event | from | to | |\n| --- | --- | --- | --- |\n{event_rows}\n"
+    )
+
+
+def _from(event: JobEvent) -> str:
+    return ", ".join(state.value for state in JobState if (state, event) in TRANSITIONS)
+
+
+def _to(event: JobEvent) -> str:
+    ends = {end for (_, happening), after in TRANSITIONS.items() if happening is event for end in after}
+    return ", ".join(state.value for state in JobState if state in ends)
+
+
+def limits_page() -> str:
+    """Bounds and graces of the stores."""
+    rows = "\n".join(f"| `{name}` | {value} | {text} |" for name, value, text in _constants(limits))
+    return (
+        "# Bounds\n\nEvery store keeps these, so that stores agree step by step. They are no settings.\n\n"
+        f"| | | |\n| --- | --- | --- |\n{rows}\n"
+    )
+
+
+def _constants(module: ModuleType) -> Iterator[tuple[str, str, str]]:
+    body = ast.parse(inspect.getsource(module)).body
+    for statement, following in itertools.pairwise(body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = statement.target.id
+            value = getattr(module, name)
+            assert isinstance(following, ast.Expr), f"{name} has no docstring"
+            text = " ".join(ast.literal_eval(following.value).split())
+            yield name, format_us(value) if name.endswith("_US") else f"{value:,}", text
+
+
+def _comments(module: ModuleType) -> dict[str, str]:
+    """Return NAME -> the comment behind `NAME = ...`."""
+    found: dict[str, str] = {}
+    for line in inspect.getsource(module).splitlines():
+        name, equals, rest = line.strip().partition(" = ")
+        if equals and name.isupper():
+            found[name] = rest.partition("  # ")[2]
+    return found
+
+
+def _drawing(module: ModuleType) -> str:
+    """Return the module's docstring with its indented part as a block."""
+    title, _, rest = (inspect.getdoc(module) or "").partition("\n\n")
+    before: list[str] = []
+    drawn: list[str] = []
+    after: list[str] = []
+    for line in rest.splitlines():
+        if line.startswith("    "):
+            drawn.append(line[4:])
+        else:
+            (after if drawn else before).append(line)
+    parts = [title, "\n".join(before).strip(), "```text\n" + "\n".join(drawn) + "\n```", "\n".join(after).strip()]
+    return "\n\n".join(part for part in parts if part)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "errors.md": errors_page,
+    "lifecycle.md": lifecycle_page,
+    "bounds.md": limits_page,
+}
+
+
+def outdated() -> list[str]:
+    """Return the pages that no longer say what the code says."""
+    return [name for name, page in PAGES.items() if not _same(FOLDER / name, HEAD + page())]
+
+
+def _same(file: Path, text: str) -> bool:
+    return file.exists() and file.read_text(encoding="utf-8") == text
+
+
+def main() -> None:
+    """Write all pages, or check them."""
+    if "--check" in sys.argv[1:]:
+        late = outdated()
+        if late:
+            sys.exit(f"out of date: {', '.join(late)}; run `make fix`")
+        return
+    FOLDER.mkdir(exist_ok=True)
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(HEAD + page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
