@@ -1,0 +1,374 @@
+"""The attempts a worker holds: those that run, each in a task and a context of its own, and the few that wait.
+
+    placed ─> waiting ─> running ─> ended ─> settled
+                 │          │ told to stop (timeout, cancel, lost, shutdown): it ends, and says how
+                 │          └─ ignores it: cancelled again and again; closed at the hard limit; abandoned as lost
+                 └─ given back unstarted (shutdown, a lease that lapsed)
+
+Timeouts are not timers: `look` goes over what runs, a few times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, Task
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextvars import copy_context
+from typing import Any, Final, Protocol
+
+from selaras._contracts.clock import Clock
+from selaras._contracts.host import Executors, Mode, Run, Stop
+from selaras._contracts.observer import Observer
+from selaras._core.events import AttemptAbandoned, AttemptEnded, AttemptStopped, Trouble
+from selaras._core.jobs.job import Attempt, Settlement
+from selaras._core.jobs.states import JobEvent
+from selaras._worker.telling import tell
+
+AHEAD_NS: Final = 20_000_000
+"""So much work, as far as recent bodies were short, waits here ready to start: it hides the turn's latency, and no
+job waits behind others much longer than it would have waited in the store."""
+
+AHEAD_MOST: Final = 500
+AGAIN_NS: Final = 200_000_000
+"""A body that swallowed a cancel is cancelled again after so long."""
+
+SHARE_LEAST: Final = 0.02
+"""A mode that fewer claims than this have been of does not limit how many are claimed."""
+
+
+class Home(Protocol):
+    """The partition's side of an attempt: where it was claimed and will be settled."""
+
+    index: int
+    fresh_until_ns: int
+
+    def ended(self, attempt: Held, settlement: Settlement) -> None:
+        """Take an end, to be settled with the next turn."""
+        ...
+
+    def abandon(self, attempt: Held) -> None:
+        """Give an attempt up as lost while its body goes on (P19)."""
+        ...
+
+
+class Held:
+    """An attempt this process answers for, from its claim to the answer to its settlement.
+
+    Attributes:
+        started_ns: 0: its body has not begun.
+        deadline_ns: when it is told to stop; 0: never.
+        stop: why it was told to stop, None while it was not; `stopped_ns`: when.
+        abandoned: it was given up as lost, and its body goes on.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "cancelled_ns",
+        "closed",
+        "coroutine",
+        "deadline_ns",
+        "home",
+        "mode",
+        "run",
+        "started_ns",
+        "stop",
+        "stopped_ns",
+        "task",
+    )
+
+    def __init__(self, run: Run, home: Home) -> None:
+        self.run = run
+        self.home = home
+        self.mode = run.mode
+        self.started_ns = 0
+        self.deadline_ns = 0
+        self.stop: Stop | None = None
+        self.stopped_ns = 0
+        self.cancelled_ns = 0
+        self.closed = False
+        self.abandoned = False
+        self.task: Task[None] | None = None
+        self.coroutine: Coroutine[Any, Any, None] | None = None
+
+    @property
+    def attempt(self) -> Attempt:
+        """The names under which the store knows it."""
+        return Attempt(self.run.claim.job, self.run.claim.fence)
+
+
+class Slots:
+    """Room for bodies of one mode. `free` may be negative for a moment, never for long."""
+
+    __slots__ = ("ended", "free", "share", "total", "waiting")
+
+    def __init__(self, total: int, share: float) -> None:
+        self.total = total
+        self.free = total
+        self.waiting: deque[Held] = deque()
+        self.share = share  # of recent claims that were of this mode
+        self.ended = 0
+
+
+class Roster:
+    """What runs and what waits to run, over all partitions of one worker.
+
+    Args:
+        slots: how many bodies of each mode run at once.
+        modes: the program's tasks; says what claims will probably be, until there have been some.
+        patience_ns: how long a body may go on after it was told to stop, before it is closed and given up.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        executors: Executors,
+        observer: Observer,
+        *,
+        slots: Mapping[Mode, int],
+        modes: Mapping[str, Mode],
+        patience_ns: int,
+    ) -> None:
+        self._now = clock.instant_ns
+        self._executors = executors
+        self._observer = observer
+        self._patience_ns = patience_ns
+        self._context = copy_context()
+        self._loop: AbstractEventLoop = asyncio.get_running_loop()
+        self._tells = observer.wants_attempts
+        counts = {mode: sum(1 for each in modes.values() if each is mode) for mode in Mode}
+        total = sum(counts.values()) or 1
+        self._slots = {mode: Slots(slots[mode], counts[mode] / total) for mode in Mode if counts[mode]}
+        self._mixed = len(self._slots) > 1
+        self._by_task: dict[Task[None], Held] = {}
+        self.running: set[Held] = set()
+        self.waiting = 0
+        self.requested = 0  # asked for, or on its way here: room that is taken
+        self.finished = 0  # bodies ended since the start: what rates are measured by
+        self.per_second = 0.0
+        self._measured = (self._now(), 0)
+        self.emptied = asyncio.Event()  # nothing runs
+        self.emptied.set()
+        self.occupied = asyncio.Event()  # something runs
+
+    # -- room
+
+    def room(self) -> int:
+        """Return how many more claims can be placed: free slots, and a little ahead as far as bodies are short."""
+        ahead = min(AHEAD_MOST, int(self.per_second * AHEAD_NS / 1e9))
+        if not self._mixed:
+            for slots in self._slots.values():
+                return slots.free - len(slots.waiting) + ahead - self.requested
+            return 0
+        room: float = AHEAD_MOST * 2
+        for slots in self._slots.values():
+            if slots.share >= SHARE_LEAST:
+                room = min(room, (slots.free - len(slots.waiting)) / slots.share)
+        return int(room) + ahead - self.requested
+
+    def measure(self) -> None:
+        """Take the rate at which bodies end; called at each turn."""
+        since_ns, finished = self._measured
+        now = self._now()
+        if now - since_ns < 1_000_000:
+            return
+        rate = (self.finished - finished) * 1e9 / (now - since_ns)
+        self.per_second = (self.per_second + rate) / 2
+        self._measured = now, self.finished
+
+    # -- in
+
+    def place(self, batch: list[Held]) -> None:
+        """Start attempts as far as there are slots; the others wait."""
+        if self._mixed:
+            self._note_mix(batch)
+        for held in batch:
+            slots = self._slots.get(held.mode) or self._slots_for(held.mode)
+            if slots.free > 0:
+                slots.free -= 1
+                self._start(held)
+            else:
+                slots.waiting.append(held)
+                self.waiting += 1
+
+    def _slots_for(self, mode: Mode) -> Slots:
+        """A run said another mode than its task does: it gets a slot of its own kind, one at a time."""
+        slots = self._slots[mode] = Slots(1, 0.0)
+        self._mixed = True
+        return slots
+
+    def _note_mix(self, batch: list[Held]) -> None:
+        for mode, slots in self._slots.items():
+            share = sum(1 for held in batch if held.mode is mode) / len(batch)
+            slots.share = 0.7 * slots.share + 0.3 * share
+
+    def _start(self, held: Held) -> None:
+        if not self.running:
+            self.emptied.clear()
+            self.occupied.set()
+        self.running.add(held)
+        held.coroutine = coroutine = self._live(held)
+        # A context of its own, not a copy of that of the attempt whose end made room: variables must not leak.
+        held.task = self._loop.create_task(coroutine, context=self._context.copy())
+
+    # -- a body
+
+    async def _live(self, held: Held) -> None:
+        held.started_ns = now = self._now()
+        run = held.run
+        if held.stop is not None or now >= held.home.fresh_until_ns:  # P18: a lease that may be over starts nothing
+            settlement = run.unstarted()
+        else:
+            if run.timeout_us:
+                held.deadline_ns = now + run.timeout_us * 1_000
+            try:
+                settlement = await run.execute(self._executors)
+            except BaseException as error:  # noqa: BLE001 - the host broke its promise; the worker lives on
+                settlement = self._broken(held, error)
+        self._end(held, settlement)
+
+    def _broken(self, held: Held, error: BaseException) -> Settlement:
+        claim = held.run.claim
+        tell(self._observer, Trouble(where=f"running {claim.task} {claim.job}", error=f"{type(error).__name__}: {error}"))
+        reason = f"the worker could not run it: {type(error).__name__}"
+        # Counted as lost: bounded by max_lost, where a release would go round for ever.
+        return Settlement(claim.job, claim.fence, JobEvent.LOSE, reason=reason, writes=claim.writes)
+
+    def _end(self, held: Held, settlement: Settlement) -> None:
+        slots = self._slots[held.mode]
+        self.finished += 1
+        self.running.discard(held)
+        held.task = held.coroutine = None
+        if slots.waiting:
+            self.waiting -= 1
+            self._start(slots.waiting.popleft())
+        else:
+            slots.free += 1
+            if not self.running:
+                self.occupied.clear()
+                self.emptied.set()
+        if self._tells:
+            self._tell_end(held, settlement)
+        held.home.ended(held, settlement)
+
+    def _tell_end(self, held: Held, settlement: Settlement) -> None:
+        claim = held.run.claim
+        ran_us = (self._now() - held.started_ns) // 1_000
+        ended = AttemptEnded(
+            job=claim.job,
+            task=claim.task,
+            queue=claim.queue,
+            number=claim.number,
+            event=settlement.event,
+            reason=settlement.reason,
+            ran_us=ran_us,
+        )
+        tell(self._observer, ended)
+
+    # -- stopping
+
+    def give_back_waiting(self, home: Home | None = None) -> None:
+        """Settle what never started as released, at once; of one partition, or of all."""
+        for slots in self._slots.values():
+            back = [held for held in slots.waiting if home is None or held.home is home]
+            if back:
+                slots.waiting = deque(held for held in slots.waiting if not (home is None or held.home is home))
+            self.waiting -= len(back)
+            for held in back:
+                held.home.ended(held, held.run.unstarted())
+
+    def stop(self, held: Held, why: Stop) -> None:
+        """Tell a body to end; the first reason stands. A body that has not begun will not begin."""
+        if held.stop is not None:
+            return
+        held.stop = held.run.stopping = why
+        held.stopped_ns = held.cancelled_ns = now = self._now()
+        claim = held.run.claim
+        ran_us = (now - held.started_ns) // 1_000 if held.started_ns else 0
+        tell(self._observer, AttemptStopped(job=claim.job, task=claim.task, stop=why.value, ran_us=ran_us))
+        if held.task is None:
+            self._give_back_one(held)
+        elif held.started_ns:
+            held.task.cancel()
+
+    def _give_back_one(self, held: Held) -> None:
+        slots = self._slots.get(held.mode)
+        if slots and held in slots.waiting:  # otherwise it is being prepared, and will not begin
+            slots.waiting.remove(held)
+            self.waiting -= 1
+            held.home.ended(held, held.run.unstarted())
+
+    def stop_all(self, why: Stop, chosen: Callable[[Held], bool] = lambda _: True) -> int:
+        """Tell every running body that is `chosen`. Returns how many were told."""
+        told = [held for held in self.running if held.stop is None and chosen(held)]
+        for held in told:
+            self.stop(held, why)
+        return len(told)
+
+    def look(self) -> None:
+        """Enforce deadlines, and go on stopping those that did not stop. Called a few times a second."""
+        now = self._now()
+        for held in tuple(self.running):
+            if held.stop is None:
+                if 0 < held.deadline_ns <= now:
+                    self.stop(held, Stop.TIMEOUT)
+            elif not held.abandoned:
+                self._insist(held, now)
+
+    def _insist(self, held: Held, now: int) -> None:
+        if held.task is None or not held.started_ns:
+            return
+        over = now - held.stopped_ns
+        if over >= self._patience_ns:
+            if held.mode is Mode.LOOP and not held.closed:
+                held.closed = True
+                self._close(held)
+            if held in self.running:
+                self._abandon(held, over)
+        elif held.mode is Mode.LOOP and now - held.cancelled_ns >= AGAIN_NS:
+            held.cancelled_ns = now
+            held.task.cancel()
+
+    def _close(self, held: Held) -> None:
+        """End a coroutine that swallows every cancel: GeneratorExit passes `except CancelledError` and `except Exception`.
+
+        Its task then has nothing left to run; it is let go.
+        """
+        task, coroutine = held.task, held.coroutine
+        assert task is not None and coroutine is not None
+        try:
+            coroutine.close()
+        except (RuntimeError, ValueError):  # it swallowed that, too, or it is the very one that runs
+            return
+        task.add_done_callback(_drop_outcome)
+        task.cancel()
+
+    def _abandon(self, held: Held, over_ns: int) -> None:
+        held.abandoned = True
+        claim = held.run.claim
+        tell(
+            self._observer,
+            AttemptAbandoned(job=claim.job, task=claim.task, mode=held.mode.value, over_us=over_ns // 1_000),
+        )
+        held.home.abandon(held)
+
+    # -- questions
+
+    def stuck(self, mode: Mode) -> bool:
+        """Say whether every slot of this mode is held by a body that was given up: nothing of it can run here."""
+        slots = self._slots.get(mode)
+        return slots is not None and 0 < slots.total <= sum(1 for held in self.running if held.abandoned and held.mode is mode)
+
+    def find(self, task: Task[Any] | None) -> Held | None:
+        """Return the attempt whose body runs in `task`; from any thread."""
+        if task is None:
+            return None
+        return next((held for held in tuple(self.running) if held.task is task), None)
+
+    def __iter__(self) -> Iterator[Held]:
+        yield from tuple(self.running)
+
+
+def _drop_outcome(task: Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()

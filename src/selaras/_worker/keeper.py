@@ -1,0 +1,136 @@
+"""Keeps a partition's house: due jobs, lost workers, expiry, retention; and asks after orphaned intents.
+
+It is no job and stands in no queue: a deep backlog cannot starve it, and it starts with the worker (BR-067). Every
+worker keeps house; a round that finds nothing to do costs the store a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Event
+from collections.abc import Sequence
+from typing import Final
+
+from selaras._contracts.clock import Clock, Entropy
+from selaras._contracts.host import Host
+from selaras._contracts.observer import Observer
+from selaras._contracts.partition import Owner, Partition, Resolve, Tended
+from selaras._core.cache.entry import Intent
+from selaras._core.errors import StoreUnavailable
+from selaras._core.events import Housekept, Trouble
+from selaras._core.jobs.job import Attempt
+from selaras._core.jobs.retry import Backoff
+from selaras._worker.telling import tell
+
+TEND_EVERY: Final = 1.0
+TEND_SPREAD: Final = 0.25
+"""Workers do not keep house in step."""
+
+TEND_MOST: Final = 500
+RELAY_EVERY: Final = 5.0
+"""Outboxes are looked at so often though nobody said that anything waits there: its sender may have died."""
+
+AGAIN: Final = Backoff(first_us=100_000, most_us=5_000_000)
+
+
+class Keeper:
+    """Housekeeping over all partitions of a store."""
+
+    def __init__(
+        self, partitions: Sequence[Partition], host: Host, clock: Clock, entropy: Entropy, observer: Observer
+    ) -> None:
+        self._partitions = partitions
+        self._host = host
+        self._clock = clock
+        self._entropy = entropy
+        self._observer = observer
+        self._outbox = Event()
+        self.relaying = False
+
+    def relay_soon(self) -> None:
+        """Effects wait in an outbox."""
+        self._outbox.set()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no effect is known to wait."""
+        return not self.relaying and not self._outbox.is_set()
+
+    async def tend(self, partition: Partition) -> None:
+        """Keep one partition's house, once a second, for ever."""
+        failures = 0
+        while True:
+            pause = TEND_EVERY + TEND_SPREAD * self._entropy.random()
+            try:
+                tended = await partition.tend(TEND_MOST)
+                await self._follow(partition, tended)
+                failures = 0
+                if tended.again:
+                    pause = 0.0
+            except StoreUnavailable:  # the turns tell of it
+                failures += 1
+            except Exception as error:  # noqa: BLE001 - housekeeping must never end
+                failures += 1
+                tell(self._observer, Trouble(where="housekeeping", error=f"{type(error).__name__}: {error}"))
+            if failures:
+                pause = AGAIN.delay_us(failures, self._entropy) / 1_000_000
+            await self._clock.sleep(pause)
+
+    async def _follow(self, partition: Partition, tended: Tended) -> None:
+        if tended.outbox:
+            self.relay_soon()
+        if tended.promoted or tended.lost or tended.expired or tended.purged or tended.unroutable:
+            event = Housekept(
+                partition=partition.index,
+                promoted=tended.promoted,
+                lost=tended.lost,
+                expired=tended.expired,
+                purged=tended.purged,
+                unroutable=tended.unroutable,
+            )
+            tell(self._observer, event)
+        if tended.orphans:
+            await self._ask_after(partition, tended.orphans)
+
+    async def _ask_after(self, partition: Partition, orphans: Sequence[Intent]) -> None:
+        """Remove intents whose attempt does not run any more at its home (P17).
+
+        A settle's own effect that comes later finds no intent, and voids.
+        """
+        by_home: dict[int, list[Intent]] = {}
+        for intent in orphans:
+            by_home.setdefault(intent.home, []).append(intent)
+        for home, intents in by_home.items():
+            alive = await self._partitions[home].alive([Attempt(intent.job, intent.fence) for intent in intents])
+            dead = [intent for intent, lives in zip(intents, alive, strict=True) if not lives]
+            effects = [
+                Resolve(to=partition.index, owner=Owner(home, intent.job, intent.fence), keys=(intent.key,))
+                for intent in dead
+            ]
+            if effects:
+                await partition.accept(effects)
+
+    async def relay(self) -> None:
+        """Deliver what waits in outboxes as soon as it is known, for ever."""
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(RELAY_EVERY):
+                    await self._outbox.wait()
+            except TimeoutError:
+                pass
+            self._outbox.clear()
+            self.relaying = True
+            try:
+                while await self._host.relay():
+                    pass
+                failures = 0
+            except StoreUnavailable:
+                failures += 1
+            except Exception as error:  # noqa: BLE001 - relaying must never end
+                failures += 1
+                tell(self._observer, Trouble(where="relaying between partitions", error=f"{type(error).__name__}: {error}"))
+            if failures:
+                self._outbox.set()
+                await self._clock.sleep(AGAIN.delay_us(failures, self._entropy) / 1_000_000)
+            self.relaying = False

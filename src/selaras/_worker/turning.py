@@ -1,0 +1,517 @@
+"""The turn loop of one partition: settle, claim and hear the news, in one call.
+
+Laws:
+    - Turns are numbered. One that is not answered is repeated, same number, same settlements, until it is (P16).
+    - Of a reply, first the news are applied, then what was claimed starts (G1).
+    - At most two turns are in flight (P2).
+    - A settlement leaves `pending` only into a turn, and a turn only by its answer: nothing is ever dropped (G6).
+
+When a turn is sent:
+
+    something ended ────────────┐
+    room, and work may be there ├─> is it worth a turn? ─no─> wait for the next of them
+    the bell, a due time ───────┘        │ yes
+                                         └─> send; the answer comes back here
+
+It is worth one when nothing else is in flight and nothing waits to run here; under load, as soon as a few
+milliseconds' worth of bodies have ended. So a lone job is settled at once, and a flood makes its own batches.
+"""
+
+from __future__ import annotations
+
+from asyncio import Event, TaskGroup
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from selaras._contracts.clock import Clock, Entropy
+from selaras._contracts.host import Host, Stop
+from selaras._contracts.observer import Observer
+from selaras._contracts.partition import HeartbeatReply, Partition, TurnReply, TurnRequest
+from selaras._core.errors import StoreUnavailable
+from selaras._core.events import SettleRefused, StoreBack, StoreLost, Trouble, Turned
+from selaras._core.jobs.job import Attempt, Claim, Settled, Settlement
+from selaras._core.jobs.retry import Backoff
+from selaras._core.jobs.states import JobEvent
+from selaras._worker.attempts import Held, Roster
+from selaras._worker.heart import Beat
+from selaras._worker.telling import tell
+
+IN_FLIGHT_MOST: Final = 2
+SETTLE_AHEAD_NS: Final = 5_000_000
+"""Under load, ends are gathered for about so long before a turn carries them."""
+
+GATHER_MOST: Final = 250
+CLAIM_MOST: Final = 600
+SETTLE_MOST: Final = 1_000
+BEAT_SETTLES_MOST: Final = 500
+READY_TRIES: Final = 3
+IDLE_TURN_NS: Final = 5_000_000_000
+"""An idle worker turns so often though nothing rang: a bell is a hint."""
+
+AGAIN: Final = Backoff(first_us=50_000, most_us=2_000_000)
+"""Between repeats of what the store did not answer."""
+
+
+class Crew(Struct, frozen=True, kw_only=True):
+    """What all turners of a worker share."""
+
+    clock: Clock
+    entropy: Entropy
+    host: Host
+    roster: Roster
+    observer: Observer
+    group: TaskGroup
+    queues: tuple[str, ...]
+    partitions: int
+    lease_ns: int
+
+
+Progress = tuple[tuple[str, int, bytes], ...]
+
+
+class _Sent(Struct, frozen=True):
+    """A turn in flight. `ended`: side by side with the request's settlements. `rung`: the bell's count then."""
+
+    request: TurnRequest
+    ended: tuple[Held | None, ...]
+    rung: int
+    at_ns: int
+
+
+class Turner:
+    """One partition's turns under one instance.
+
+    Args:
+        sharers: says how many partitions want claims now; room is divided among them.
+        on_lost: called when the store no longer knows the instance.
+        on_outbox: called when effects wait for other partitions.
+
+    Attributes:
+        fresh_until_ns: until when the lease is surely held; moved by the heart's thread (P18).
+        lapsed: it was not renewed in time; nothing is claimed or started until it is.
+        hungry: there may be work that was not claimed yet.
+        closing: nothing more is claimed.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        partition: Partition,
+        instance: str,
+        *,
+        fresh_until_ns: int,
+        sharers: Callable[[], int],
+        on_lost: Callable[[], None],
+        on_outbox: Callable[[], None],
+    ) -> None:
+        self.index = partition.index
+        self.fresh_until_ns = fresh_until_ns
+        self.lapsed = False
+        self.hungry = True
+        self.closing = False
+        self._crew = crew
+        self._host = crew.host
+        self._roster = crew.roster
+        self._now = crew.clock.instant_ns
+        self._partition = partition
+        self._instance = instance
+        self._tasks = frozenset(crew.host.tasks)
+        self._sharers = sharers
+        self._on_lost = on_lost
+        self._on_outbox = on_outbox
+        self._nudged = Event()
+
+        self._held: dict[int, Held | Settlement] = {}  # by fence: received and not yet settled
+        self._given_up: dict[int, Held] = {}  # abandoned, and no beat has told it yet
+        self._ended: list[Held | None] = []  # side by side with the pending settlements
+        self._pending: list[Settlement] = []
+        self._pending_since_ns = 0
+        self._by_beat: set[int] = set()  # fences of settlements that a beat delivered, whose turn is unanswered
+        self._on_the_way = 0  # being prepared, or telling other partitions: neither running nor pending
+        self._progress: Progress = ()
+
+        self._number = 0
+        self._acked = 0  # this turn and all before were received
+        self._received: set[int] = set()  # those beyond
+        self._in_flight: dict[int, _Sent] = {}
+        self._failing: set[int] = set()
+        self._away_ns = 0  # since when the store does not answer
+
+        self._rung = 0  # counts rings: one during a turn must not be taken for one before it
+        self._rung_sent = 0
+        self._due_ns = 0
+        self._turned_ns = self._now()
+
+    # -- what others say
+
+    def ring(self) -> None:
+        """There may be work, or a cancel."""
+        self._rung += 1
+        self.hungry = True
+        self._nudged.set()
+
+    def nudge(self) -> None:
+        """Look again whether a turn is worth it."""
+        self._nudged.set()
+
+    def look(self, now_ns: int) -> None:
+        """Turn if one is due: a job's time has come, or it was long ago."""
+        if now_ns >= self.next_due_ns():
+            self.hungry = True
+            self._nudged.set()
+
+    def close(self) -> None:
+        """Claim nothing more; settle what is held, then end."""
+        self.closing = True
+        self._nudged.set()
+
+    def report(self, progress: Progress) -> None:
+        """Send what bodies reported with the next turn, soon."""
+        if progress:
+            self._progress += progress
+            self._nudged.set()
+
+    def cancel(self, attempts: Sequence[Attempt], why: Stop = Stop.CANCEL) -> None:
+        """Tell these bodies to end: somebody asked for it, or the store says that they are no longer ours."""
+        for attempt in attempts:
+            held = self._held.get(attempt.fence)
+            if isinstance(held, Held):
+                self._roster.stop(held, why)
+
+    # -- what attempts say
+
+    def ended(self, held: Held | None, settlement: Settlement) -> None:
+        """Take an end, to be settled with the next turn."""
+        if self._crew.partitions > 1 and self._host.has_effects_elsewhere(settlement, self.index):
+            self._on_the_way += 1
+            self._crew.group.create_task(self._tell_elsewhere(held, settlement))
+        else:
+            self._queue(held, settlement)
+
+    def abandon(self, held: Held) -> None:
+        """Give an attempt up as lost while its body goes on (P19); the next beat tells it."""
+        fence = held.run.claim.fence
+        if self._held.pop(fence, None):
+            self._given_up[fence] = held
+
+    def _queue(self, held: Held | None, settlement: Settlement) -> None:
+        if not self._pending:
+            self._pending_since_ns = self._now()
+        self._ended.append(held)
+        self._pending.append(settlement)
+        if not self._nudged.is_set():
+            self._nudged.set()
+
+    async def _tell_elsewhere(self, held: Held | None, settlement: Settlement) -> None:
+        """Other partitions hear first what must be known before the settle (P17)."""
+        tries = 0
+        while True:
+            try:
+                await self._host.before_settle(settlement, self.index)
+                break
+            except StoreUnavailable:
+                pass
+            except Exception as error:  # noqa: BLE001 - settled without, readers elsewhere would be stale
+                self._trouble(f"telling other partitions of {settlement.job}", error)
+            tries += 1
+            await self._rest(tries)
+        self._on_the_way -= 1
+        self._queue(held, settlement)
+
+    # -- questions
+
+    def next_due_ns(self) -> int:
+        """Return when a turn is due though nothing happens: a scheduled job, or the idle look."""
+        idle = self._turned_ns + IDLE_TURN_NS
+        return min(self._due_ns, idle) if self._due_ns else idle
+
+    @property
+    def quiet(self) -> bool:
+        """Whether every end has been settled and every turn answered."""
+        return not (self._pending or self._in_flight or self._on_the_way)
+
+    @property
+    def holding(self) -> bool:
+        """Whether attempts were claimed that are not settled, abandoned ones left out."""
+        return bool(self._held)
+
+    @property
+    def last_sent(self) -> int:
+        """The number of the last turn sent."""
+        return self._number
+
+    # -- the loop
+
+    async def run(self) -> None:
+        """Turn until closed and everything is settled."""
+        while not (self.closing and self.quiet and not self._held):
+            claims = self._claims_wanted()
+            if self._is_worth_a_turn(claims):
+                self._send(claims)
+            else:
+                self._nudged.clear()
+                await self._nudged.wait()
+
+    def _claims_wanted(self) -> int:
+        if not self.hungry or self.closing or self.lapsed:
+            return 0
+        room = min(self._roster.room(), CLAIM_MOST)
+        if room <= 0:
+            return 0
+        return room if self._crew.partitions == 1 else -(-room // max(1, self._sharers()))
+
+    def _is_worth_a_turn(self, claims: int) -> bool:
+        if self._failing or len(self._in_flight) >= IN_FLIGHT_MOST:
+            return False
+        gather = min(max(1, int(self._roster.per_second * SETTLE_AHEAD_NS / 1e9)), GATHER_MOST)
+        if len(self._pending) >= gather or claims >= gather:
+            return True
+        if self._in_flight:
+            return False
+        if self._rung != self._rung_sent or self._progress:
+            return True
+        if self._pending or claims:
+            # Under load the ends of what still waits here will come with these.
+            return not self._roster.waiting or self._now() >= self._pending_since_ns + 2 * SETTLE_AHEAD_NS
+        return False
+
+    def _send(self, claims: int) -> None:
+        self._roster.measure()
+        self._roster.requested += claims
+        self._number += 1
+        settlements, ended = tuple(self._pending[:SETTLE_MOST]), tuple(self._ended[:SETTLE_MOST])
+        del self._pending[:SETTLE_MOST], self._ended[:SETTLE_MOST]
+        request = TurnRequest(
+            instance=self._instance,
+            number=self._number,
+            since=self._host.since(self.index),
+            acked=self._acked,
+            settlements=settlements,
+            queues=self._crew.queues if claims else (),
+            tasks=self._tasks,
+            limit=claims,
+            idle=claims > 0,
+            progress=self._progress,
+        )
+        self._progress = ()
+        self._rung_sent = self._rung
+        sent = _Sent(request, ended, self._rung, self._now())
+        self._in_flight[self._number] = sent
+        self._crew.group.create_task(self._turn(sent))
+
+    async def _turn(self, sent: _Sent) -> None:
+        """Send until answered (P16)."""
+        tries, request = 0, sent.request
+        while True:
+            sent_ns = self._now()
+            try:
+                reply = await self._partition.turn(request)
+            except StoreUnavailable as error:
+                self._is_away(request.number, error)
+            except Exception as error:  # noqa: BLE001 - a store's mistake must not end the worker
+                self._trouble(f"turn {request.number}", error)
+                self._is_away(request.number, error)
+            else:
+                self._is_back(request.number)
+                self._answered(sent, reply, sent_ns)
+                return
+            tries += 1
+            await self._rest(tries)
+            request = replace(request, since=self._host.since(self.index), acked=self._acked)
+
+    # -- the answer
+
+    def _answered(self, sent: _Sent, reply: TurnReply, sent_ns: int) -> None:
+        request = sent.request
+        del self._in_flight[request.number]
+        self._roster.requested -= request.limit
+        self._host.heard(self.index, reply.news, sent_ns)
+        refused = self._take_answers(request.settlements, sent.ended, reply.settled)
+        if reply.claims:
+            self._receive(reply.claims)
+        self._has_received(request.number)  # after the claims are held: see heart.py
+        self._turned_ns = now = self._now()
+        self._due_ns = now + reply.next_due_us * 1_000 if reply.next_due_us >= 0 else 0
+        if request.limit and not reply.claims and not reply.more and sent.rung == self._rung:
+            self.hungry = False  # and the store rings us when there is work
+        elif reply.more:
+            self.hungry = True
+        if reply.cancels:
+            self.cancel(reply.cancels)
+        if reply.outbox:
+            self._on_outbox()
+        if not reply.enrolled:
+            self._on_lost()
+        tell(self._crew.observer, self._told(request, reply, refused, now - sent.at_ns))
+        self._nudged.set()
+
+    def _told(self, request: TurnRequest, reply: TurnReply, refused: int, took_ns: int) -> Turned:
+        return Turned(
+            partition=self.index,
+            claimed=len(reply.claims),
+            ended=tuple(Counter([each.event for each in request.settlements]).items()),
+            refused=refused,
+            took_us=took_ns // 1_000,
+            events=len(reply.news.events),
+        )
+
+    def _has_received(self, number: int) -> None:
+        self._received.add(number)
+        while self._acked + 1 in self._received:
+            self._acked += 1
+            self._received.discard(self._acked)
+
+    def _take_answers(
+        self, settlements: Sequence[Settlement], ended: Sequence[Held | None], answers: Sequence[Settled]
+    ) -> int:
+        """Let go of what is settled. Returns how many were refused."""
+        refused = 0
+        for held, settlement, settled in zip(ended, settlements, answers, strict=False):
+            if self._by_beat and settlement.fence in self._by_beat:
+                self._by_beat.discard(settlement.fence)
+                continue
+            self._held.pop(settlement.fence, None)
+            self._host.settled(held.run if held else None, settlement, settled, self.index)
+            if settled.refusal is not None:
+                refused += 1
+                self._tell_refused(held, settlement)
+        # The store answers a turn that it has not done, when a later one came first, with nothing: do it now.
+        for held, settlement in list(zip(ended, settlements, strict=True))[len(answers) :]:
+            self._queue(held, settlement)
+        return refused
+
+    def _tell_refused(self, held: Held | None, settlement: Settlement) -> None:
+        task = held.run.claim.task if held else ""
+        event = SettleRefused(job=settlement.job, task=task, fence=settlement.fence, event=settlement.event)
+        tell(self._crew.observer, event)
+
+    def _receive(self, claims: Sequence[Claim]) -> None:
+        now = self._now()
+        batch: list[Held] = []
+        for claim in claims:
+            try:
+                run = self._host.prepare(claim, self.index, now)
+            except Exception as error:  # noqa: BLE001 - the host broke its promise; the others go on
+                self._trouble(f"preparing {claim.task} {claim.job}", error)
+                run = Settlement(claim.job, claim.fence, JobEvent.LOSE, reason="it could not be prepared", writes=claim.writes)
+            if isinstance(run, Settlement):
+                self._held[claim.fence] = run
+                self.ended(None, run)
+            else:
+                self._held[claim.fence] = held = Held(run, self)
+                batch.append(held)
+        if self.closing or self.lapsed:
+            for held in batch:
+                self.ended(held, held.run.unstarted())
+        elif batch and self._host.must_wait([held.run for held in batch]):
+            self._on_the_way += 1
+            self._roster.requested += len(batch)
+            self._crew.group.create_task(self._make_ready(batch))
+        elif batch:
+            self._roster.place(batch)
+
+    async def _make_ready(self, batch: list[Held]) -> None:
+        ready = await self._is_ready(batch)
+        self._on_the_way -= 1
+        self._roster.requested -= len(batch)
+        if ready and not self.closing:
+            self._roster.place(batch)
+        else:
+            for held in batch:
+                self.ended(held, held.run.unstarted())
+        self._nudged.set()
+
+    async def _is_ready(self, batch: list[Held]) -> bool:
+        runs = [held.run for held in batch]
+        for tries in range(1, READY_TRIES + 1):
+            try:
+                await self._host.ready_for(runs)
+                return True
+            except StoreUnavailable:
+                pass
+            except Exception as error:  # noqa: BLE001 - given back, another worker may do better
+                self._trouble("getting ready for a batch", error)
+            # Given back at once it would be claimed again at once.
+            await self._rest(tries)
+        return False
+
+    # -- beats
+
+    def beat(self) -> Beat:
+        """Say what a heartbeat must name; in the heart's thread. The order of reading is a law (see heart.py)."""
+        last_turn = self._acked
+        held = tuple(self._held.values())
+        return Beat(
+            last_turn=last_turn,
+            held=tuple(each.attempt if isinstance(each, Held) else Attempt(each.job, each.fence) for each in held),
+            abandoned=tuple(each.attempt for each in tuple(self._given_up.values())),
+            settlements=self._overdue() if self._away_ns else (),
+        )
+
+    def _overdue(self) -> tuple[Settlement, ...]:
+        """Return settlements that turns could not deliver for longer than a lease (P19)."""
+        long_ago = self._now() - self._crew.lease_ns
+        late = [each for sent in tuple(self._in_flight.values()) if sent.at_ns <= long_ago for each in sent.request.settlements]
+        if self._pending_since_ns <= long_ago:
+            late += self._pending
+        return tuple(late[:BEAT_SETTLES_MOST])
+
+    def heard_beat(self, beat: Beat, reply: HeartbeatReply) -> None:
+        """Take what a heartbeat came to; on the loop."""
+        for attempt in beat.abandoned:
+            self._given_up.pop(attempt.fence, None)
+        if reply.settled:
+            self._take_from_beat(beat.settlements, reply.settled)
+        if reply.lost:
+            self.cancel(reply.lost, Stop.LOST)
+        if reply.cancels:
+            self.cancel(reply.cancels)
+        if not reply.enrolled:
+            self._on_lost()
+
+    def _take_from_beat(self, settlements: Sequence[Settlement], answers: Sequence[Settled]) -> None:
+        in_turns = {
+            each.fence: held
+            for sent in self._in_flight.values()
+            for held, each in zip(sent.ended, sent.request.settlements, strict=True)
+        }
+        waiting = {each.fence: at for at, each in enumerate(self._pending)}
+        done: set[int] = set()
+        for settlement, settled in zip(settlements, answers, strict=False):
+            fence = settlement.fence
+            if fence in in_turns and fence not in self._by_beat:
+                self._take_answers((settlement,), (in_turns[fence],), (settled,))
+                self._by_beat.add(fence)
+            elif fence in waiting:
+                self._take_answers((settlement,), (self._ended[waiting[fence]],), (settled,))
+                done.add(fence)
+        if done:
+            kept = [at for at, each in enumerate(self._pending) if each.fence not in done]
+            self._ended = [self._ended[at] for at in kept]
+            self._pending = [self._pending[at] for at in kept]
+
+    # -- the store's absence
+
+    def _is_away(self, number: int, error: Exception) -> None:
+        self._failing.add(number)
+        if not self._away_ns:
+            self._away_ns = self._now()
+            tell(self._crew.observer, StoreLost(partition=self.index, error=str(error) or type(error).__name__))
+
+    def _is_back(self, number: int) -> None:
+        if self._away_ns:
+            self._failing.discard(number)
+            if not self._failing:
+                away_us = (self._now() - self._away_ns) // 1_000
+                self._away_ns = 0
+                tell(self._crew.observer, StoreBack(partition=self.index, away_us=away_us))
+
+    async def _rest(self, tries: int) -> None:
+        await self._crew.clock.sleep(AGAIN.delay_us(tries, self._crew.entropy) / 1_000_000)
+
+    def _trouble(self, where: str, error: Exception) -> None:
+        tell(self._crew.observer, Trouble(where=where, error=f"{type(error).__name__}: {error}"))
