@@ -1,4 +1,9 @@
-"""Values as bytes: what is accepted comes back equal and of the same type; all else is refused at the call."""
+"""Values as bytes: what is accepted comes back equal and of the same type; all else is refused at the call.
+
+The first byte says the form. `CARRIED`: msgpack as msgspec writes it for the annotation, the fast way, taken when a cheap
+look at the value's types proves that nothing is lost. `TAGGED`: plain data that says itself what it is (`tagged`); every
+codec reads both, so an annotation may change its form between two versions of a program.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,26 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from selaras._core.errors import ConfigurationError, NotEncodable
+from selaras._core import tagged
+from selaras._core.annotations import SecretMark, shape_of
+from selaras._core.errors import NotEncodable
+from selaras._core.shapes import NO_WIRE, Shape
+from selaras._core.tagged import MASK, Hidden, Refused, Unreadable
 
 T = TypeVar("T")
 
 PAYLOAD_MOST: Final = 1_048_576
-DEPTH_MOST: Final = 64
+"""Bytes of one payload, result or value, unless a setting says otherwise."""
 
-
-class SecretMark:
-    """Marks an annotation whose values are never shown."""
-
+CARRIED: Final = b"\x01"
+TAGGED: Final = b"\x02"
 
 Secret: TypeAlias = Annotated[T, SecretMark()]
 """`Secret[str]`: encoded like `str`, and never shown in logs, traces, dashboards or command lines."""
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_UNREADABLE: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
+"""What reading bytes that nobody here wrote may raise, through constructors of users' classes included."""
 
 
 class CorruptBytes(ValueError):
@@ -35,27 +46,51 @@ class Codec:
         shared: values are immutable to the depth: one object may be handed to many.
     """
 
-    __slots__ = ("_decoder", "annotation", "shared")
+    __slots__ = ("_carried", "_exact", "_read", "annotation", "shape", "shared")
 
     def __init__(self, annotation: Any) -> None:
+        """Raises ConfigurationError, naming the type and its path, if values of it cannot be stored."""
         self.annotation = annotation
-        self.shared = annotation in (int, str, float, bool, bytes)
-        try:
-            self._decoder = msgspec.msgpack.Decoder(annotation)
-        except TypeError as error:
-            raise ConfigurationError(str(error)) from error
+        self.shape = shape_of(annotation)
+        self.shared = self.shape.shared
+        self._exact = self.shape.exact
+        self._read = reader_of(self.shape)
+        self._carried = self._read is not None
 
     def encode(self, value: Any, *, path: str = "value", most: int = PAYLOAD_MOST) -> bytes:
-        try:
-            return b"\x01" + msgspec.msgpack.encode(value)
-        except (TypeError, OverflowError, UnicodeEncodeError) as error:
-            raise NotEncodable(f"{path}: {error}") from error
+        """Return bytes that `decode` turns into an equal value of the same type.
+
+        Raises:
+            NotEncodable: naming the path of what would not come back, or the limit `most` of bytes.
+        """
+        if self._carried and self._exact(value):
+            try:
+                data = CARRIED + _ENCODE(value)
+            except (OverflowError, UnicodeEncodeError):
+                data = self._tagged(value, path)
+        else:
+            data = self._tagged(value, path)
+        if len(data) > most:
+            raise too_large(path, len(data), most)
+        return data
 
     def decode(self, data: bytes) -> Any:
+        """Return the value. Raises CorruptBytes on anything that was not encoded from such a value."""
         try:
-            return self._decoder.decode(data[1:])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptBytes(str(error)) from error
+            if data[:1] == CARRIED and self._read is not None:
+                return self._read(data[1:])
+            return self.shape.lift(plain_of(data))
+        except CorruptBytes:
+            raise
+        except _UNREADABLE as error:
+            raise CorruptBytes(f"not the bytes of {self.shape.name}: {error}") from error
+
+    def _tagged(self, value: Any, path: str) -> bytes:
+        try:
+            lowered = lowered_of(self.shape, value)
+        except Refused as refused:
+            raise NotEncodable(f"{path}{refused.path} {refused.reason}") from None
+        return TAGGED + tagged.encode(lowered)
 
 
 @lru_cache(maxsize=4096)
@@ -67,3 +102,67 @@ def codec_of(annotation: Any) -> Codec:
 def checksum(data: bytes) -> int:
     """Return the XXH3-64 of `data` without its top bit: SQLite's integers are signed."""
     return xxh3_64_intdigest(data) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+def peek(data: bytes) -> Any:
+    """Return what can be said of encoded bytes without knowing their type, for display: secrets are masked.
+
+    Raises:
+        CorruptBytes: they are not bytes of this library.
+    """
+    return unmasked(plain_of(data))
+
+
+def plain_of(data: bytes) -> Any:
+    """Return the plain data of bytes of either form. Raises CorruptBytes."""
+    if data[:1] not in (CARRIED, TAGGED):
+        raise CorruptBytes(f"bytes of no known form (they begin with {bytes(data[:4])!r})")
+    try:
+        return tagged.decode(data[1:])
+    except Unreadable as error:
+        raise CorruptBytes(str(error)) from error
+
+
+def lowered_of(shape: Shape, value: Any) -> Any:
+    """Return plain data that is certain to come back as `value`. Raises Refused."""
+    try:
+        lowered = shape.lower(value, 0)
+        if not shape.again:
+            return lowered
+        again = shape.lower(shape.lift(lowered), 0)
+    except (Unreadable, RecursionError) as error:
+        raise Refused(f"would not come back: {error}") from None
+    if tagged.encode(again) != tagged.encode(lowered):
+        raise Refused("would come back changed: its class makes something else of its own fields")
+    return lowered
+
+
+def reader_of(shape: Shape) -> Any:
+    """Return what decodes the carried form of a shape, or None if msgspec alone cannot keep its values."""
+    if shape.wire is NO_WIRE:
+        return None
+    try:
+        return msgspec.msgpack.Decoder(shape.wire).decode
+    except (TypeError, NameError):
+        # Two branches that msgspec cannot tell apart, or a name it cannot resolve: the tagged form carries it.
+        return None
+
+
+def too_large(path: str, size: int, most: int) -> NotEncodable:
+    """Refuse what is larger than a limit."""
+    return NotEncodable(
+        f"{path} is {size:,} bytes encoded, more than the limit of {most:,}: store it elsewhere and pass where it is, "
+        "or raise max_payload"
+    )
+
+
+def unmasked(data: Any) -> Any:
+    """Return plain data in which each secret is a mask."""
+    kind = type(data)
+    if kind is Hidden:
+        return MASK
+    if kind is dict:
+        return {unmasked(key): unmasked(item) for key, item in data.items()}
+    if kind in (list, tuple, set, frozenset):
+        return kind(unmasked(item) for item in data)
+    return data
