@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.panel import Panel
@@ -24,6 +24,7 @@ from selaras.demo.gauges import Reads
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _TIERS: Final = (("local", "green"), ("shared", "cyan"), ("loaded", "yellow"))
 _LINE_EVERY_S: Final = 2.0
+_WIDTH: Final = 80
 
 
 class Moment(Struct, frozen=True, kw_only=True):
@@ -108,7 +109,7 @@ class Panels:
     def __init__(self, live: Live, title: str) -> None:
         self._live = live
         self._title = title
-        self._moments: deque[Moment] = deque(maxlen=41)
+        self._moments: deque[Moment] = deque(maxlen=37)
 
     def show(self, moment: Moment) -> None:
         """Draw it."""
@@ -129,12 +130,12 @@ class Panels:
         grid.add_row("invalidations", f"{moment.invalidations:>7,}")
         workers = f"{moment.workers:>7}"
         grid.add_row("workers", f"{workers}   [red]killed {moment.kills}[/]" if moment.kills else workers)
-        return Panel(Padding(grid, (1, 1)), title=self._title, title_align="left", box=box.ROUNDED, width=84)
+        return Panel(Padding(grid, (1, 1)), title=self._title, title_align="left", box=box.ROUNDED, width=_WIDTH)
 
     def _progress(self, moment: Moment) -> RenderableType:
         row = Table.grid(padding=(0, 2))
         row.add_row(
-            ProgressBar(total=moment.total, completed=moment.done, width=34, complete_style="green"),
+            ProgressBar(total=moment.total, completed=moment.done, width=32, complete_style="green"),
             Text.assemble((f"{moment.done:,}", "bold"), f" of {moment.total:,}"),
         )
         return row
@@ -198,7 +199,9 @@ def show_outcome(console: Console, outcome: Outcome, *, naive: bool) -> None:
     if outcome.failed:
         table.add_row("failed jobs", "0", f"{outcome.failed:,}", _mark(False))
     console.print(table)
-    console.print(Padding(Group(*_sentences(outcome, naive=naive)), (0, 2, 1, 2)))
+    for sentence in _sentences(outcome, naive=naive):
+        console.print(Padding(sentence, (0, 2)), width=_WIDTH)
+    console.print()
 
 
 def _mark(right: bool) -> Text:
@@ -208,7 +211,7 @@ def _mark(right: bool) -> Text:
 def _sentences(outcome: Outcome, *, naive: bool) -> Iterator[Text]:
     shares = ", ".join(f"{tier} {share:.1%}" for tier, share in outcome.reads.ratios().items())
     yield Text(f"{outcome.right.flights:,} jobs in {outcome.seconds:.1f} s: {outcome.jobs_per_second:,.0f} a second.")
-    yield Text(f"Reads answered from: {shares}. Invalidations: {outcome.invalidations:,}.")
+    yield Text(f"Reads answered from: {shares}.")
     if outcome.kills:
         yield Text(f"Workers killed with SIGKILL: {outcome.kills}.")
     if outcome.all_right:
