@@ -31,7 +31,7 @@ Secret: TypeAlias = Annotated[T, SecretMark()]
 """`Secret[str]`: encoded like `str`, and never shown in logs, traces, dashboards or command lines."""
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
-_UNREADABLE: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
+UNREADABLE: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
 """What reading bytes that nobody here wrote may raise, through constructors of users' classes included."""
 
 
@@ -82,7 +82,7 @@ class Codec:
             return self.shape.lift(plain_of(data))
         except CorruptBytes:
             raise
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise CorruptBytes(f"not the bytes of {self.shape.name}: {error}") from error
 
     def _tagged(self, value: Any, path: str) -> bytes:

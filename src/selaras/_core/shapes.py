@@ -434,6 +434,32 @@ class Field:
     default: Any = REQUIRED
 
 
+class Row:
+    """Several shapes side by side; judges a row of values fast by the combination of their types."""
+
+    __slots__ = ("_deep", "_shapes", "_surely")
+
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        self._shapes = tuple(shapes)
+        self._surely: set[tuple[type, ...]] = set()
+        self._deep = tuple((place, shape) for place, shape in enumerate(shapes) if shape.types is None)
+
+    def exact(self, values: Sequence[Any]) -> bool:
+        """Say whether each value is exact for its shape."""
+        types = tuple(map(type, values))
+        if types not in self._surely:
+            for shape, kind in zip(self._shapes, types, strict=True):
+                if shape.types is not None and kind not in shape.types:
+                    return False
+            # Combinations are few in practice; the bound is for data that differs in type all the time.
+            if len(self._surely) < 256:
+                self._surely.add(types)
+        for place, shape in self._deep:
+            if not shape.exact(values[place]):
+                return False
+        return True
+
+
 class RecordShape(Shape):
     """A class with named fields: Struct, dataclass, TypedDict or pydantic model.
 
@@ -449,8 +475,6 @@ class RecordShape(Shape):
         self.name = name
         self.wire = NO_WIRE
         self.fields: tuple[Field, ...] = ()
-        self._surely: set[tuple[type, ...]] = set()
-        self._deep: tuple[tuple[int, Shape], ...] = ()
 
     def settle(
         self,
@@ -469,24 +493,10 @@ class RecordShape(Shape):
         self.wire = wire if all(field.shape.wire is not NO_WIRE for field in fields) else NO_WIRE
         self.shared = frozen and all(field.shape.shared for field in fields)
         self.again = again or any(field.shape.again for field in fields)
-        self._deep = tuple((place, field.shape) for place, field in enumerate(fields) if field.shape.types is None)
+        self._row_exact = Row([field.shape for field in fields]).exact
 
     def exact(self, value: Any) -> bool:
-        if type(value) is not self.kind:
-            return False
-        parts = self.read(value)
-        types = tuple(map(type, parts))
-        if types not in self._surely:
-            for field, kind in zip(self.fields, types, strict=True):
-                if field.shape.types is not None and kind not in field.shape.types:
-                    return False
-            # Where fields differ in their types from instance to instance the combinations are few.
-            if len(self._surely) < 64:
-                self._surely.add(types)
-        for place, shape in self._deep:
-            if not shape.exact(parts[place]):
-                return False
-        return True
+        return type(value) is self.kind and self._row_exact(self.read(value))
 
     def takes(self, value: Any) -> bool:
         return type(value) is self.kind

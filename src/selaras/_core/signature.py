@@ -1,46 +1,141 @@
-"""The signature of a task or loader: binds, coerces, encodes, and renders cache keys."""
+"""The signature of a task or loader: binds, coerces, encodes, and writes cache keys.
+
+A stored payload is a map from parameter names to values, so that a program with more, fewer or reordered parameters
+reads it or says exactly what does not fit.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+import reprlib
+import typing
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import date
+from inspect import Parameter
+from typing import Any, Final, get_args, get_origin
+from uuid import UUID
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from selaras._core.codec import CorruptBytes
-from selaras._core.errors import NotEncodable, SelarasError
+from selaras._core import tagged
+from selaras._core.annotations import shape_of
+from selaras._core.cache.parts import bare_writer, plain_text, shortened, written
+from selaras._core.codec import (
+    CARRIED,
+    PAYLOAD_MOST,
+    TAGGED,
+    UNREADABLE,
+    CorruptBytes,
+    lowered_of,
+    plain_of,
+    too_large,
+    unmasked,
+)
+from selaras._core.errors import ConfigurationError, NotEncodable, SelarasError
+from selaras._core.hints import Hints
+from selaras._core.shapes import NO_WIRE, AnyShape, DictShape, EnumShape, Leaf, ManyShape, Row, Shape, leaf
+from selaras._core.tagged import MASK, Refused
+
+_POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+# Types whose equality is identity of meaning: of them a raw argument may stand for its text in a memo.
+_MEMO_TYPES: Final = frozenset({int, str, bool, bytes, UUID, date, type(None)})
+_MEMO_MOST: Final = 20_000
 
 
 class Unbindable(SelarasError):
-    """A stored payload does not fit the parameters this program's function has; says what is missing or extra."""
+    """A stored payload does not fit the parameters of this program's function; says what is missing or extra."""
+
+
+class UnresolvedAnnotation(UserWarning):
+    """An annotation names something that does not exist at run time: its parameter is treated as if it had none."""
+
+
+class Layout(Struct, frozen=True):
+    """How a row of values, one a parameter, becomes a call.
+
+    Attributes:
+        names: of the parameters.
+        leading: how many values, from the first, are given by position.
+        spread: the place of `*args`, or -1. extra: the place of `**kwargs`, or -1.
+    """
+
+    names: tuple[str, ...]
+    leading: int
+    spread: int = -1
+    extra: int = -1
 
 
 class Arguments(Struct, frozen=True):
-    """A call's arguments in canonical form: defaults applied, coerced; `function(*args, **kwargs)` is the call."""
+    """A call's arguments in canonical form: one value a parameter, defaults applied, coerced."""
 
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
-    names: tuple[str, ...] = ()
+    values: tuple[Any, ...]
+    layout: Layout
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """What to give by position: `function(*arguments.args, **arguments.kwargs)` is the call."""
+        layout = self.layout
+        given = self.values[: layout.leading]
+        return given if layout.spread < 0 else (*given, *self.values[layout.spread])
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """What to give by name."""
+        layout = self.layout
+        if layout.leading == len(self.values):
+            return {}
+        named = {
+            layout.names[place]: self.values[place]
+            for place in range(layout.leading, len(self.values))
+            if place not in (layout.spread, layout.extra)
+        }
+        return named if layout.extra < 0 else {**named, **self.values[layout.extra]}
 
     def named(self) -> dict[str, Any]:
-        """Return the value of each parameter by its name (`*args` as a tuple, `**kwargs` as a dict)."""
-        return {**dict(zip(self.names, self.args, strict=False)), **self.kwargs}
+        """Return the value of each parameter by its name: `*args` as a tuple, `**kwargs` as a dict."""
+        return dict(zip(self.layout.names, self.values, strict=True))
 
 
 class Signature:
     """What a function accepts.
 
+    Types are resolved at the declaration if every name is defined by then, else at the first use.
+
     Attributes:
         parameters: their names, in order, without the skipped ones.
-        returns: the resolved return annotation, of a coroutine its result; Any if it cannot be known.
+        name: the function's own name, for messages.
     """
 
-    def __init__(self, function: Callable[..., Any], skip: frozenset[str], ignore: frozenset[str]) -> None:
-        self._signature = inspect.signature(function)
-        self.parameters = tuple(name for name in self._signature.parameters if name not in skip)
-        self.returns: Any = Any
+    def __init__(
+        self, function: Callable[..., Any], skip: frozenset[str], ignore: frozenset[str], *, dropped: int = 0
+    ) -> None:
+        """Use `Signature.of`."""
+        self.name: str = getattr(function, "__name__", repr(function))
+        self._made_of = (function, skip, ignore)
+        whole = inspect.signature(function)
+        self._hints = Hints(function, {name: it.annotation for name, it in whole.parameters.items()} | {
+            "return": whole.return_annotation
+        })
+        self._kept = [it for it in list(whole.parameters.values())[dropped:] if it.name not in skip]
+        self._bare = whole.replace(parameters=self._kept)
+        self.parameters: tuple[str, ...] = tuple(it.name for it in self._kept)
+        unknown = ignore - set(whole.parameters)
+        if unknown:
+            raise ConfigurationError(f"ignore={sorted(unknown)} names no parameter of {self.name}{whole}")
+        self._ignore = ignore
+        self._dropped = dropped
+        self.layout = _layout_of(self.name, list(whole.parameters.values())[dropped:], self._kept)
+        self._defaults = tuple(it.default for it in self._kept)
+        # Of an ordinary signature: how many of the last parameters have defaults.
+        self._ordinary = self.layout.leading == len(self._kept)
+        self._plan: _Plan | None = None
+        self._memos: dict[tuple[type, ...], dict[tuple[Any, ...], str]] = {}
+        self._memo_size = 0
+        if self._hints.ready():
+            self._resolve()
 
     @classmethod
     def of(
@@ -50,46 +145,399 @@ class Signature:
         skip: frozenset[str] = frozenset(),
         ignore: frozenset[str] = frozenset(),
     ) -> Signature:
-        """Read a function's signature. `skip`: parameters that no caller gives; `ignore`: not part of cache keys."""
+        """Read a function's signature, where it is declared.
+
+        Args:
+            skip: parameters that no caller gives (`Read(...)`).
+            ignore: parameters that are not part of cache keys; they may be of any type.
+
+        Raises:
+            ConfigurationError: a parameter's type cannot be stored.
+        """
         return cls(function, skip, ignore)
 
+    @property
+    def returns(self) -> Any:
+        """The annotation of what the function returns (of a coroutine: its result); Any if it is not known."""
+        return self._resolved().returns
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """The annotation of each parameter, resolved; Any where there is none or it cannot be."""
+        return self._resolved().annotations
+
+    @property
+    def unresolved(self) -> dict[str, str]:
+        """Parameters whose annotation could not be resolved, and why; they are treated as if they had none."""
+        self._resolved()
+        return self._hints.unresolved
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Bind a call: TypeError as Python would raise it, NotEncodable where a value does not fit its annotation."""
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return Arguments(bound.args, bound.kwargs, self.parameters)
+        """Bind a call: defaults applied, coerced by the annotations.
+
+        Raises:
+            TypeError: the arguments do not fit the parameters, as Python itself would say it.
+        """
+        plan = self._plan or self._resolved()
+        if not kwargs and self._ordinary and len(args) == len(self._kept):
+            values = args
+        else:
+            values = self._bound(args, kwargs)
+        for place, types, coerce in plan.coercions:
+            if type(values[place]) not in types:
+                values = (*values[:place], coerce(values[place]), *values[place + 1 :])
+        return Arguments(values, self.layout)
 
     def without_first(self) -> Signature:
-        """The signature of a call whose first argument comes later: the value of the step before (`then`)."""
-        return self
+        """Return the signature of a call whose first argument comes later: the value of the step before (`then`)."""
+        function, skip, ignore = self._made_of
+        if not self._kept or self._kept[0].kind not in (*_POSITIONAL, Parameter.VAR_POSITIONAL):
+            raise ConfigurationError(f"{self.name} takes no positional argument: a step gets the value before as its first")
+        dropped = 0 if self._kept[0].kind is Parameter.VAR_POSITIONAL else self._dropped + 1
+        return Signature(function, skip, ignore - set(self.parameters[:1]), dropped=dropped)
 
     def with_first(self, value: Any, arguments: Arguments) -> Arguments:
-        """Complete the arguments that `without_first` bound or decoded with the first one."""
-        return Arguments((value, *arguments.args), arguments.kwargs, self.parameters)
+        """Complete what `without_first` bound or decoded by the first argument."""
+        return self.bind((value, *arguments.args), arguments.kwargs)
+
+    # -- keys
 
     def key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """`key_parts(bind(args, kwargs))`, remembered by the raw arguments."""
-        return self.key_parts(self.bind(args, kwargs))
+        """Return `key_parts(bind(args, kwargs))`, remembered by the raw arguments."""
+        if not kwargs:
+            memo = self._memos.get(tuple(map(type, args)))
+            if memo is not None:
+                text = memo.get(args)
+                if text is not None:
+                    return text
+        text = self.key_parts(self.bind(args, kwargs))
+        if not kwargs:
+            self._remember(args, text)
+        return text
 
     def key_parts(self, arguments: Arguments) -> str:
-        """Render arguments for a cache key: percent-encoded; two calls share it only if they are the same call."""
-        return ",".join(map(repr, arguments.args))
+        """Write arguments for a cache key: only letters, digits and `_.-~%,()='{}!#`, never a colon.
 
-    def describe(self, arguments: Arguments) -> str:
-        """Render arguments for people: cut to a bound, secrets masked."""
-        return ", ".join(map(repr, arguments.args))
+        Raises:
+            NotEncodable: an argument is not of its annotation's type.
+        """
+        plan = self._plan or self._resolved()
+        texts: list[str] = []
+        for place, write in plan.writers:
+            try:
+                texts.append(write(arguments.values[place]))
+            except Refused as refused:
+                raise self._refusal(place, refused) from None
+        return shortened(",".join(texts))
 
-    def encode(self, arguments: Arguments, *, most: int = 1_048_576) -> bytes:
-        """Return the payload: NotEncodable names the path, such as `args[0]['x']`."""
-        try:
-            return b"\x01" + msgspec.msgpack.encode([arguments.args, arguments.kwargs])
-        except (TypeError, OverflowError) as error:
-            raise NotEncodable(str(error)) from error
+    def _remember(self, args: tuple[Any, ...], text: str) -> None:
+        types = tuple(map(type, args))
+        if not _MEMO_TYPES.issuperset(types):
+            return
+        if self._memo_size >= _MEMO_MOST:
+            self._memos.clear()
+            self._memo_size = 0
+        self._memos.setdefault(types, {})[args] = text
+        self._memo_size += 1
+
+    # -- payloads
+
+    def encode(self, arguments: Arguments, *, most: int = PAYLOAD_MOST) -> bytes:
+        """Return the payload.
+
+        Raises:
+            NotEncodable: naming the path of what would not come back, such as `args[0]['x']`, or the limit `most`.
+        """
+        plan = self._plan or self._resolved()
+        values = arguments.values
+        data = None
+        if plan.carrier is not None and plan.exact(values):
+            try:
+                data = CARRIED + _ENCODE(plan.carrier(*values))
+            except (OverflowError, UnicodeEncodeError):
+                data = None
+        if data is None:
+            data = TAGGED + tagged.encode(self._lowered(plan, values))
+        if len(data) > most:
+            raise too_large(f"the payload of {self.name}", len(data), most)
+        return data
 
     def decode(self, payload: bytes) -> Arguments:
-        """Return what `encode` took: CorruptBytes, or Unbindable when the parameters have changed since."""
+        """Return what `encode` took.
+
+        Raises:
+            CorruptBytes: nothing that this library wrote.
+            Unbindable: the arguments of other parameters than this function has.
+        """
+        plan = self._plan or self._resolved()
+        if payload[:1] == CARRIED and plan.read is not None:
+            try:
+                values = msgspec.structs.astuple(plan.read(payload[1:]))
+            except UNREADABLE as error:
+                raise self._unbindable(payload, error) from error
+            if UNSET in values:
+                values = tuple(
+                    default if value is UNSET else value
+                    for value, default in zip(values, self._defaults, strict=True)
+                )
+            return Arguments(values, self.layout)
+        return Arguments(self._lifted(plan, payload), self.layout)
+
+    def _lowered(self, plan: _Plan, values: tuple[Any, ...]) -> dict[str, Any]:
+        lowered: dict[str, Any] = {}
+        for place, value in enumerate(values):
+            # A default that cannot be stored (a marker object) is told by its absence.
+            if place in plan.opaque and value is self._defaults[place]:
+                continue
+            try:
+                lowered[self.parameters[place]] = lowered_of(plan.shapes[place], value)
+            except Refused as refused:
+                raise self._refusal(place, refused) from None
+        return lowered
+
+    def _lifted(self, plan: _Plan, payload: bytes) -> tuple[Any, ...]:
+        found = plain_of(payload)
+        if type(found) is not dict:
+            raise CorruptBytes(f"a payload that is a {type(found).__name__}, not a map of parameters")
+        self._check_names(found)
+        values: list[Any] = []
+        for place, name in enumerate(self.parameters):
+            if name not in found:
+                values.append(self._absent(place))
+                continue
+            shape = plan.shapes[place]
+            try:
+                if payload[:1] == CARRIED and shape.wire is not NO_WIRE:
+                    values.append(msgspec.convert(found[name], shape.wire))
+                else:
+                    values.append(shape.lift(found[name]))
+            except UNREADABLE as error:
+                raise Unbindable(f"{self.name}: the stored {name!r} is not a {shape.name}: {error}") from error
+        return tuple(values)
+
+    def _absent(self, place: int) -> Any:
+        kind = self._kept[place].kind
+        if kind is Parameter.VAR_POSITIONAL:
+            return ()
+        return {} if kind is Parameter.VAR_KEYWORD else self._defaults[place]
+
+    def _check_names(self, found: dict[Any, Any]) -> None:
+        missing = [it.name for it in self._kept if it.name not in found and _required(it)]
+        extra = [str(name) for name in found if name not in self.parameters]
+        if missing or extra:
+            said = [f"no value for {', '.join(missing)}"] if missing else []
+            said += [f"a value for {', '.join(extra)}, which it does not have"] if extra else []
+            raise Unbindable(f"{self.name}{self._bare}: the stored arguments have {' and '.join(said)}")
+
+    def _unbindable(self, payload: bytes, error: BaseException) -> Exception:
+        """Say what a payload that msgspec refused really is: broken bytes, or another signature's."""
         try:
-            args, kwargs = msgspec.msgpack.decode(payload[1:])
-        except (msgspec.DecodeError, ValueError) as error:
-            raise CorruptBytes(str(error)) from error
-        return Arguments(tuple(args), kwargs, self.parameters)
+            found = plain_of(payload)
+            if type(found) is not dict:
+                return CorruptBytes(f"a payload that is a {type(found).__name__}, not a map of parameters")
+            self._check_names(found)
+        except (CorruptBytes, Unbindable) as reason:
+            return reason
+        return Unbindable(f"{self.name}{self._bare}: {error}")
+
+    # -- for people
+
+    def describe(self, arguments: Arguments) -> str:
+        """Write arguments for people, as `id=42, factor=1.1`: cut to a bound, secrets masked. Never raises."""
+        plan = self._plan or self._resolved()
+        said: list[str] = []
+        for place, (name, value) in enumerate(zip(self.parameters, arguments.values, strict=True)):
+            said.append(f"{name}={_shown(plan.shapes[place], value)}")
+        return ", ".join(said)
+
+    # -- resolving
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        try:
+            bound = self._bare.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}() {error}") from None
+        bound.apply_defaults()
+        return tuple(bound.arguments[name] for name in self.parameters)
+
+    def _refusal(self, place: int, refused: Refused) -> NotEncodable:
+        parameter = self._kept[place]
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            path = f"*{parameter.name}"
+        elif parameter.kind in _POSITIONAL:
+            path = f"args[{place}]"
+        else:
+            path = f"**{parameter.name}" if parameter.kind is Parameter.VAR_KEYWORD else f"kwargs[{parameter.name!r}]"
+        return NotEncodable(f"{path}{refused.path} (the {parameter.name!r} of {self.name}) {refused.reason}")
+
+    def _resolved(self) -> _Plan:
+        return self._plan or self._resolve()
+
+    def _resolve(self) -> _Plan:
+        annotations = {name: self._hints.resolve(name) for name in self.parameters}
+        shapes: list[Shape] = []
+        for parameter in self._kept:
+            shapes.append(self._shape(parameter, annotations))
+        plan = _Plan(self, annotations, _unwrapped(self._hints.resolve("return")), shapes)
+        for name, why in self._hints.unresolved.items():
+            warnings.warn(
+                f"{self.name}: the annotation of {name!r} does not resolve at run time ({why}); it is treated as Any",
+                UnresolvedAnnotation,
+                stacklevel=2,
+            )
+        self._plan = plan
+        return plan
+
+    def _shape(self, parameter: Parameter, annotations: dict[str, Any]) -> Shape:
+        if parameter.name in self._ignore:
+            return AnyShape()
+        try:
+            shape = shape_of(annotations[parameter.name])
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self.name}: the parameter {parameter.name!r}: {error}") from None
+        except NameError as error:
+            # A field of a class in the annotation names something that does not exist at run time.
+            self._hints.unresolved[parameter.name] = f"NameError: {error}"
+            shape = AnyShape()
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            return ManyShape(tuple, shape)
+        return DictShape(leaf(str), shape) if parameter.kind is Parameter.VAR_KEYWORD else shape
+
+
+class _Plan:
+    """What is known of a signature once its types are: how to coerce, write, encode and read its rows."""
+
+    __slots__ = ("annotations", "carrier", "coercions", "exact", "opaque", "read", "returns", "shapes", "writers")
+
+    def __init__(self, signature: Signature, annotations: dict[str, Any], returns: Any, shapes: list[Shape]) -> None:
+        self.annotations = annotations
+        self.returns = returns
+        self.shapes = tuple(shapes)
+        parameters = signature._kept  # noqa: SLF001 - one thing in two classes: before and after its types are known
+        ignore = signature._ignore  # noqa: SLF001
+        self.exact = Row(shapes).exact
+        self.coercions = tuple(_coercions(shapes))
+        self.writers = tuple(
+            (place, _writer(shape)) for place, shape in enumerate(shapes) if parameters[place].name not in ignore
+        )
+        self.opaque = frozenset(
+            place for place, shape in enumerate(shapes) if not _can_store(shape, parameters[place].default)
+        )
+        self.carrier: Any = None
+        self.read: Callable[[bytes], Any] | None = None
+        if not self.opaque:
+            self.carrier, self.read = _carrier(signature.name, parameters, shapes)
+
+
+def _coercions(shapes: list[Shape]) -> list[tuple[int, frozenset[type], Callable[[Any], Any]]]:
+    found: list[tuple[int, frozenset[type], Callable[[Any], Any]]] = []
+    for place, shape in enumerate(shapes):
+        if isinstance(shape, ManyShape | DictShape) or type(shape).coerce is not Shape.coerce:
+            found.append((place, shape.types or frozenset(), _coercer(shape)))
+    return found
+
+
+def _coercer(shape: Shape) -> Callable[[Any], Any]:
+    match shape:
+        case ManyShape(kind=kind, item=item) if type(item).coerce is not Shape.coerce and kind is tuple:
+            return lambda value: tuple(map(item.coerce, value)) if type(value) is tuple else value
+        case _:
+            return shape.coerce
+
+
+def _writer(shape: Shape) -> Callable[[Any], str]:
+    if isinstance(shape, Leaf):
+        kind, bare = shape.kind, bare_writer(shape.kind)
+        assert bare is not None
+
+        def write_leaf(value: Any) -> str:
+            return bare(value) if type(value) is kind else bare(shape.lower(value, 0))
+
+        return write_leaf
+    if isinstance(shape, EnumShape) and not shape.flag:
+        return lambda value: plain_text(shape.lower(value, 0))
+    return lambda value: written(lowered_of(shape, value))
+
+
+def _can_store(shape: Shape, default: Any) -> bool:
+    if default is Parameter.empty:
+        return True
+    try:
+        lowered_of(shape, shape.coerce(default))
+    except Refused:
+        return False
+    return True
+
+
+def _carrier(name: str, parameters: list[Parameter], shapes: list[Shape]) -> tuple[Any, Any]:
+    """Make the Struct that carries a row, and its reader; (None, None) if msgspec alone cannot keep such rows."""
+    if any(shape.wire is NO_WIRE for shape in shapes):
+        return None, None
+    fields: list[Any] = []
+    for place, (parameter, shape) in enumerate(zip(parameters, shapes, strict=True)):
+        if _required(parameter):
+            fields.append((f"f{place}", shape.wire))
+        else:
+            fields.append((f"f{place}", typing.Union[shape.wire, UnsetType], UNSET))  # noqa: UP007 - wires may be None
+    names = {f"f{place}": parameter.name for place, parameter in enumerate(parameters)}
+    try:
+        carrier = msgspec.defstruct(
+            f"Arguments of {name}", fields, rename=names, kw_only=False, forbid_unknown_fields=True
+        )
+        return carrier, msgspec.msgpack.Decoder(carrier).decode
+    except (TypeError, NameError):
+        # A required parameter after one with a default, or types that msgspec cannot tell apart.
+        return None, None
+
+
+def _required(parameter: Parameter) -> bool:
+    return parameter.default is Parameter.empty and parameter.kind not in (
+        Parameter.VAR_POSITIONAL,
+        Parameter.VAR_KEYWORD,
+    )
+
+
+def _layout_of(name: str, offered: list[Parameter], kept: list[Parameter]) -> Layout:
+    """Lay out a call: by position up to the first parameter that is left out, by name from there."""
+    leading = 0
+    while leading < len(kept) and offered[leading] is kept[leading] and kept[leading].kind in _POSITIONAL:
+        leading += 1
+    spread = extra = -1
+    for place, parameter in enumerate(kept):
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            extra = place
+        elif parameter.kind is Parameter.VAR_POSITIONAL:
+            spread = place
+        stranded = place >= leading and parameter.kind is Parameter.POSITIONAL_ONLY
+        if stranded or (spread == place and spread != leading):
+            raise ConfigurationError(
+                f"{name}: {parameter.name!r} can only be given by position and stands after a parameter with Read(...): "
+                "put parameters with Read(...) after `*`"
+            )
+    return Layout(tuple(it.name for it in kept), leading, spread, extra)
+
+
+def _unwrapped(annotation: Any) -> Any:
+    origin = get_origin(annotation)
+    if origin in (Coroutine, Awaitable) or origin in (typing.Coroutine, typing.Awaitable):
+        return get_args(annotation)[-1]
+    return annotation
+
+
+class _Shortened(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = 80
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 8
+        self.maxlevel = 4
+
+
+_SHORT: Final = _Shortened()
+
+
+def _shown(shape: Shape, value: Any) -> str:
+    try:
+        data = unmasked(shape.lower(value, 0))
+    except Exception:  # noqa: BLE001 - what cannot be stored can still be named
+        return f"<{type(value).__qualname__}>"
+    return MASK if type(data) is str and data == MASK else _SHORT.repr(data)
