@@ -9,11 +9,12 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from selaras._contracts.partition import CacheStats, Instance, JobFilter, Partition, QueueStats
+from selaras._contracts.partition import CacheStats, Instance, Invalidation, JobFilter, Partition, QueueStats
 from selaras._contracts.store import Store
 from selaras._core.jobs.job import Admission, JobRecord, Refusal
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
+from selaras._core.routing import partition_of
 
 T = TypeVar("T")
 
@@ -156,3 +157,9 @@ async def cache_stats(store: Store) -> tuple[CacheStats, ...]:
 
 async def _ask(store: Store, question: Callable[[Partition], Awaitable[T]]) -> list[T]:
     return list(await asyncio.gather(*(question(partition) for partition in store.partitions)))
+
+
+async def invalidate_key(store: Store, key: str) -> None:
+    """Void one value by the text of its key."""
+    partition = store.partitions[partition_of(key, len(store.partitions))]
+    await partition.invalidate(Invalidation(keys=(key,)), START)

@@ -35,7 +35,7 @@ from selaras.cli.output import (
     short,
     value_text,
 )
-from selaras.cli.payloads import arguments_of, error_of, progress_of, result_of
+from selaras.cli.payloads import arguments_of, error_of, error_text, progress_of, result_of
 from selaras.cli.target import Target, json_option, on_store
 from selaras.cli.waiting import waits_for
 
@@ -240,7 +240,7 @@ def _note(job: JobRecord, now_us: int) -> str:
     match job.state:
         case JobState.SCHEDULED:
             due = f"due in {rough_text(job.due_us - now_us)}"
-            return f"{due}, after {failure}" if failure else due
+            return f"{due}, after {error_text(failure)}" if failure else due
         case JobState.RUNNING:
             asked = ", asked to end" if job.cancel_requested else ""
             return f"for {rough_text(now_us - job.started_us)}{asked}"
@@ -249,7 +249,7 @@ def _note(job: JobRecord, now_us: int) -> str:
         case JobState.BLOCKED:
             return job.reason or "after " + ", ".join(parent.job for parent in job.parents)
         case _:
-            return job.reason or (str(failure) if failure else "")
+            return error_text(failure) if failure else job.reason
 
 
 def _summary(target: Target, job: JobRecord) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def _details(target: Target, job: JobRecord, waits: Sequence[str]) -> dict[str, 
     return {
         **_summary(target, job),
         "error": failure,
-        "result": result_of(target.app, job),
+        "result": result_of(job),
         "progress": progress_of(job),
         "waits_for": list(waits),
         "fence": job.fence,
@@ -323,8 +323,8 @@ def _facts(target: Target, job: JobRecord, waits: Sequence[str]) -> list[tuple[s
         *(("waits for", reason) for reason in waits),
         ("reason", job.reason),
         ("progress", "" if progress is None else value_text(progress)),
-        ("error", str(failure) if failure else ""),
-        ("result", value_text(result_of(target.app, job)) if job.result is not None else ""),
+        ("error", error_text(failure) if failure else ""),
+        ("result", value_text(result_of(job)) if job.result is not None else ""),
     ]
     return [*facts, *(("argument", f"{name} = {value_text(value)}") for name, value in arguments_of(target.app, job).items())]
 

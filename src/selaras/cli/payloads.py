@@ -1,16 +1,69 @@
-"""Arguments, results and errors of a job, for people: through the app's own types where it is at hand."""
+"""Arguments, results and errors of a job, for people: no value of the program is built, secrets stay masked."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from selaras._app.app import Selaras
-from selaras._core.codec import CorruptBytes
+from selaras._app.current import Progress
+from selaras._core.codec import CorruptBytes, peek
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import JobRecord
-from selaras._core.signature import Unbindable
-from selaras.cli.output import short
+from selaras.cli.output import one_line
 
-_MESSAGE_MOST: Final = 300
+_PROGRESS: Final = msgspec.msgpack.Decoder(Progress)
+
+
+class Unreadable(Struct, frozen=True):
+    """Bytes that nobody can read: shown instead of a value (they are kept as they are)."""
+
+    unreadable: str
+    bytes: int
+
+
+def arguments_of(app: Selaras, job: JobRecord) -> dict[str, Any]:
+    """Return a job's arguments by name; by position (`0`, `1`) where the app's code is not at hand or has changed."""
+    try:
+        args, kwargs = peek(job.payload)
+    except (CorruptBytes, TypeError, ValueError) as error:
+        return {"payload": Unreadable(str(error), len(job.payload))}
+    task = app.registry.tasks.get(job.task)
+    names = task.signature.parameters if task else ()
+    return {**{_name(names, at): value for at, value in enumerate(args)}, **kwargs}
+
+
+def _name(names: tuple[str, ...], at: int) -> str:
+    return names[at] if at < len(names) else str(at)
+
+
+def result_of(job: JobRecord) -> Any:
+    """Return what the job returned; None also if it has no result."""
+    if job.result is None:
+        return None
+    try:
+        return peek(job.result)
+    except CorruptBytes as error:
+        return Unreadable(str(error), len(job.result))
+
+
+def error_of(job: JobRecord) -> Failure | None:
+    """Return how the last attempt that did not succeed ended."""
+    return Failure.decode(job.error) if job.error else None
+
+
+def error_text(failure: Failure) -> str:
+    """Say an error on one line."""
+    return one_line(f"{failure.type}: {failure.message}" if failure.message else failure.type)
+
+
+def progress_of(job: JobRecord) -> Progress | None:
+    """Return how far the job says it is."""
+    if not job.progress:
+        return None
+    try:
+        return _PROGRESS.decode(job.progress)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

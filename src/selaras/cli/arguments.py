@@ -1,0 +1,70 @@
+"""Reads what was typed in a shell as a function's arguments, by its annotations."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from selaras.cli.exits import Misused
+
+
+def read_arguments(function: Callable[..., Any], texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Read texts, in order or as `name=value`, as arguments of a function.
+
+    A text is read as its parameter's type: `42` is a number for an `int` and text for a `str`. Containers and
+    parameters without a type are read as JSON; what is no JSON is text.
+
+    Raises:
+        Misused: naming the parameter and what it takes.
+    """
+    parameters = inspect.signature(function).parameters
+    types = _types(function)
+    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p for p in parameters.values() if p.kind is p.VAR_POSITIONAL), None)
+    named = {p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for text in texts:
+        name, is_named, value = text.partition("=")
+        if is_named and name in named:
+            kwargs[name] = _read(name, value, types.get(name, Any))
+        elif len(args) < len(positional):
+            name = positional[len(args)].name
+            args.append(_read(name, text, types.get(name, Any)))
+        elif rest is not None:
+            args.append(_read(rest.name, text, types.get(rest.name, Any)))
+        else:
+            given = f"it takes {len(positional)} ({', '.join(p.name for p in positional)})" if positional else "it takes none"
+            raise Misused(f"{text!r} is one argument too many: {given}")
+    return tuple(args), kwargs
+
+
+def _types(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        # One type that cannot be found must not make the others untyped.
+        hints = inspect.get_annotations(function)
+        return {name: hint for name, hint in hints.items() if not isinstance(hint, str)}
+
+
+def _read(name: str, text: str, annotation: Any) -> Any:
+    if annotation in (Any, object):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    try:
+        return msgspec.convert(text, annotation, strict=False)
+    except (msgspec.ValidationError, TypeError):
+        pass
+    try:
+        return msgspec.json.decode(text, type=annotation, strict=False)
+    except (msgspec.DecodeError, TypeError):
+        said = getattr(annotation, "__name__", None) or str(annotation)
+        raise Misused(f"{name}={text!r} is no {said}") from None

@@ -1,0 +1,192 @@
+"""`selaras cache`: read and void cached values, and see the shared tier."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from selaras._app.cached import Cached
+from selaras._app.declared import FamilySpec
+from selaras._app.key import Fresh, Key
+from selaras._app.survey import cache_stats, invalidate_key
+from selaras._app.tags import tag_text
+from selaras._core.durations import duration_us
+from selaras.cli.arguments import read_arguments
+from selaras.cli.exits import Misused
+from selaras.cli.output import one_line, print_facts, print_json, value_text
+from selaras.cli.target import Target, json_option, on_store
+
+
+@click.group()
+def cache() -> None:
+    """Read and void cached values; see the shared tier."""
+
+
+class _FreshType(click.ParamType):
+    name = "fresh"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fresh:
+        """Read `strict`, `causal`, or how old a value may be."""
+        if value in ("strict", "causal"):
+            return value  # type: ignore[no-any-return]
+        return duration_us(value, name="--fresh") / 1_000_000
+
+
+@cache.command("get")
+@click.argument("family")
+@click.argument("arguments", nargs=-1, metavar="[ARGUMENT]...")
+@click.option(
+    "--fresh",
+    type=_FreshType(),
+    envvar="SELARAS_FRESH",
+    show_envvar=True,
+    metavar="LEVEL",
+    help="strict: as of now; else how old it may be, such as 5s. By default as the family says.",
+)
+@json_option
+@on_store
+async def get(
+    target: Target, family: str, arguments: Sequence[str], fresh: Fresh | None, as_json: bool
+) -> None:
+    """Read one value through the tiers, as the app would; say where it came from.
+
+    ARGUMENTs are the loader's, in order or as name=value.
+    """
+    key = key_for(target, family, arguments)
+    reading = await key.read(fresh)
+    facts = {
+        "key": key.name,
+        "value": reading.value,
+        "tier": reading.tier,
+        "age": round(reading.age, 6),
+        "position": reading.position,
+        "why": reading.why,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    position = "" if reading.position is None else str(reading.position)
+    age = f"{reading.age:.3f} s"
+    print_facts(
+        [
+            ("key", key.name),
+            ("value", value_text(reading.value)),
+            ("tier", reading.tier),
+            ("age", age),
+            ("position", position),
+            ("why", reading.why),
+        ]
+    )
+
+
+@cache.command("invalidate")
+@click.argument("words", nargs=-1, metavar="[FAMILY [ARGUMENT]... | VALUE]")
+@click.option("--tag", metavar="NAME", help="All values that bear this tag; with a VALUE: this tag of that value.")
+@click.option("--family", metavar="FAMILY", help="All values of a family.")
+@click.option("--key", metavar="TEXT", help="One value by the text of its key, such as product:42; needs no app.")
+@json_option
+@on_store
+async def invalidate(
+    target: Target, words: Sequence[str], tag: str | None, family: str | None, key: str | None, as_json: bool
+) -> None:
+    """Void one cached value, or all of a tag or a family. The next reader loads it from the datastore."""
+    if sum((tag is not None, family is not None, key is not None, tag is None and bool(words))) != 1:
+        raise Misused("say what to void, and one thing at a time: FAMILY ARGUMENT..., --tag, --family or --key")
+    if tag is not None:
+        if len(words) > 1:
+            raise Misused(f"--tag {tag} takes one VALUE at most, not {len(words)}")
+        name = tag_text(tag, *words)
+        await target.app.tag(tag, *words).invalidate()
+        said = {"tag": name}
+    elif family is not None:
+        if target.coded:
+            family_of(target, family)
+        await target.app.process().cache.invalidate(families=[family])
+        said = {"family": family}
+    elif key is not None:
+        await invalidate_key(target.store, key)
+        said = {"key": key}
+    else:
+        place = key_for(target, words[0], words[1:])
+        await place.invalidate()
+        said = {"key": place.name}
+    if as_json:
+        print_json({"invalidated": said})
+    else:
+        what, name = next(iter(said.items()))
+        click.echo(f"{what} {one_line(name)} is void: the next read goes to the datastore")
+
+
+@cache.command("stats")
+@json_option
+@on_store
+async def stats(target: Target, as_json: bool) -> None:
+    """Show the shared tier: what is stored, what is being written, how long the log is.
+
+    Hits and misses are counted where they happen, in each process.
+    """
+    parts = await cache_stats(target.store)
+    total = {
+        "entries": sum(part.entries for part in parts),
+        "bytes": sum(part.bytes for part in parts),
+        "intents": sum(part.intents for part in parts),
+        "tokens": sum(part.tokens for part in parts),
+    }
+    logs = [
+        {"partition": index, "position": part.position, "events": part.log_length, "epoch": part.epoch}
+        for index, part in enumerate(parts)
+    ]
+    if as_json:
+        print_json({"store": target.store.url, **total, "logs": logs})
+        return
+    print_facts(
+        [
+            ("store", target.store.url),
+            ("values", f"{total['entries']:,}"),
+            ("bytes", f"{total['bytes']:,}"),
+            ("being written", f"{total['intents']:,}"),
+            ("being loaded", f"{total['tokens']:,}"),
+            *(
+                (
+                    "log" if len(logs) == 1 else f"log {log['partition']}",
+                    f"position {log['position']:,}, {log['events']:,} events kept, epoch {log['epoch']}",
+                )
+                for log in logs
+            ),
+        ]
+    )
+
+
+def key_for(target: Target, family: str, arguments: Sequence[str]) -> Key[Any]:
+    """Return the key of a family and arguments as typed.
+
+    Raises:
+        Misused: there is no such family, or the arguments are not its own.
+    """
+    spec = family_of(target, family)
+    args, kwargs = read_arguments(spec.function, arguments)
+    try:
+        return Cached[..., Any](target.app.program, spec).key(*args, **kwargs)
+    except TypeError as error:
+        raise Misused(f"{family}: {error}") from error
+
+
+def family_of(target: Target, name: str) -> FamilySpec:
+    """Return a family of the app.
+
+    Raises:
+        Misused: there is no such family, or no app.
+    """
+    if not target.coded:
+        raise Misused(
+            f"what {name!r} is, only the app knows: name it with --app, or the value by --key, all of them by --family"
+        )
+    families = target.app.registry.families
+    if name not in families:
+        near = difflib.get_close_matches(name, families, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f": it has {', '.join(families) or 'none'}"
+        raise Misused(f"the app has no family {name!r}{hint}")
+    return families[name]
