@@ -1,0 +1,142 @@
+"""The demo: its arithmetic, its ledger, and whole runs with real worker processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from selaras.demo.answer import JANUARY, differences, right_answer, total
+from selaras.demo.flights import Airport, Flight, Plane, Weather, read_flights
+from selaras.demo.ledger import Ledger
+
+FLIGHT = Flight("N1", 1, "JFK", "BOS", "2013-01-01T10:00:00Z", 60, 200)
+
+
+def test_the_plain_pass_over_january_gives_the_known_totals() -> None:
+    assert total(right_answer(read_flights(year=False)).values()) == JANUARY
+
+
+def test_a_move_is_a_flight_from_another_airport_than_the_one_before() -> None:
+    plane = Plane("N1").flown(FLIGHT, None, None)
+
+    assert plane.moves == 0
+    assert plane.flown(Flight("N1", 2, "JFK", "BOS", "h", 60, 200), None, None).moves == 0
+    assert plane.flown(Flight("N1", 2, "EWR", "BOS", "h", 60, 200), None, None).moves == 1
+
+
+def test_a_plane_that_is_missing_is_a_difference() -> None:
+    right = {"N1": Plane("N1", flights=3), "N2": Plane("N2", flights=1)}
+
+    wrong = differences(right, [Plane("N1", flights=3)])
+
+    assert wrong == [(Plane("N2", flights=1), Plane("N2"))]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = Ledger.create(
+        tmp_path / "ledger.db",
+        [Plane("N1", "BOEING 737")],
+        [Weather("JFK", "2013-01-01T10:00:00Z", 0.2)],
+        [Airport("BOS", "Logan")],
+    )
+    yield made
+    made.close()
+
+
+async def test_the_ledger_writes_a_flight_once_however_often_its_job_runs(ledger: Ledger) -> None:
+    plane = (await ledger.plane("N1")).flown(FLIGHT, await ledger.weather("JFK", FLIGHT.hour), None)
+
+    assert await ledger.write(plane, fence=7)
+    assert not await ledger.write(plane, fence=9)
+
+    assert await ledger.plane("N1") == plane
+    assert plane.rainy == 1
+
+
+async def test_the_ledger_refuses_a_writer_whose_place_was_taken(ledger: Ledger) -> None:
+    first = (await ledger.plane("N1")).flown(FLIGHT, None, await ledger.airport("BOS"))
+    second = first.flown(Flight("N1", 2, "LGA", "BOS", "h", 70, 210), None, None)
+
+    assert await ledger.write(first, fence=9)
+    assert not await ledger.write(second, fence=8)
+
+    assert await ledger.plane("N1") == first
+    assert first.stands == "Logan"
+
+
+async def test_what_is_not_known_is_none(ledger: Ledger) -> None:
+    assert await ledger.weather("JFK", "another hour") is None
+    assert await ledger.airport("SJU") is None
+
+
+def _demo(*options: str, code: int = 0) -> dict[str, Any]:
+    ended = subprocess.run(
+        [sys.executable, "-m", "selaras.demo", "--json", *options],
+        check=False,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=110,
+    )
+    assert ended.returncode == code, ended.stderr.decode()
+    said: dict[str, Any] = msgspec.json.decode(ended.stdout)
+    return said
+
+
+def _is_right(said: dict[str, Any]) -> bool:
+    return (said["differences"], said["stale_reads"], said["failed"]) == (0, 0, 0)
+
+
+def test_a_slice_comes_out_right() -> None:
+    said = _demo("--flights", "1500")
+
+    assert _is_right(said)
+    assert said["flights"] == 1_500
+    assert said["kills"] == 0
+    assert sum(said["hit_ratio"].values()) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.timeout(120)
+def test_january_comes_out_right() -> None:
+    said = _demo()
+
+    assert _is_right(said)
+    assert {field: said[field] for field in JANUARY.__struct_fields__} == msgspec.structs.asdict(JANUARY)
+
+
+@pytest.mark.timeout(120)
+def test_workers_may_be_killed_at_any_moment() -> None:
+    said = _demo("--flights", "8000", "--kill")
+
+    assert _is_right(said)
+    assert said["flights"] == 8_000
+    assert said["kills"] >= 1
+
+
+def test_a_hand_made_cache_goes_wrong_silently() -> None:
+    said = _demo("--flights", "4000", "--naive", code=1)
+
+    assert said["failed"] == 0
+    assert said["stale_reads"] > 0
+    assert said["differences"] > 0
+
+
+def test_without_a_terminal_progress_is_plain_lines() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "selaras.demo", "--flights", "300", "--workers", "1"],
+        check=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=60,
+    )
+
+    assert "300 of 300 flights" in ended.stdout
+    assert "stale reads" in ended.stdout
+    assert "\x1b" not in ended.stdout
