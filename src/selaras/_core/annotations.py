@@ -1,5 +1,8 @@
 """Understands annotations: what the typing module writes, and the classes people put into their data."""
 
+# Annotations here are of any type at all, which is what pyright would otherwise report on every line.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import collections
@@ -206,7 +209,7 @@ class _Reader:
         hints = _hints(annotation, kind)
         return [self.read(hints.get(name, Any), f"{path}.{name}") for name in names]
 
-    def _struct(self, annotation: Any, kind: type, path: str) -> Shape:
+    def _struct(self, annotation: Any, kind: Any, path: str) -> Shape:
         described = msgspec.structs.fields(kind)
         names = [field.name for field in described]
         shapes = self._fields(annotation, kind, names, path)
@@ -224,11 +227,11 @@ class _Reader:
             build=lambda values: kind(**values),
             wire=_carried(annotation) if not runs_code else NO_WIRE,
             frozen=config.frozen and not config.dict,
-            again=runs_code or kind.__init__ is not msgspec.Struct.__init__,
+            again=runs_code,
         )
         return record
 
-    def _dataclass(self, annotation: Any, kind: type, path: str) -> Shape:
+    def _dataclass(self, annotation: Any, kind: Any, path: str) -> Shape:
         described = dataclasses.fields(kind)
         names = [field.name for field in described]
         shapes = self._fields(annotation, kind, names, path)
@@ -243,7 +246,7 @@ class _Reader:
             read=getter(names),
             build=lambda values: _restored(kind, values),
             wire=_carried(annotation) if carried else NO_WIRE,
-            frozen=kind.__dataclass_params__.frozen,  # type: ignore[attr-defined]
+            frozen=kind.__dataclass_params__.frozen,
             again=False,
         )
         return record
@@ -302,14 +305,14 @@ def _carried(annotation: Any) -> Any:
         info = msgspec.inspect.type_info(annotation)
     except (TypeError, NameError, AttributeError):
         return NO_WIRE
-    if isinstance(info, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
-        # A constraint is checked when bytes are read, never when an instance is made.
-        if any(isinstance(field.type, msgspec.inspect.Metadata) or _constrained(field.type) for field in info.fields):
-            return NO_WIRE
-    return annotation
+    # A constraint is checked when bytes are read, never when an instance is made.
+    fields = info.fields if isinstance(info, msgspec.inspect.StructType | msgspec.inspect.DataclassType) else ()
+    return NO_WIRE if any(_constrained(field.type) for field in fields) else annotation
 
 
 def _constrained(info: Any) -> bool:
+    if isinstance(info, msgspec.inspect.Metadata):
+        return True
     for name in ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz"):
         if getattr(info, name, None) is not None:
             return True
@@ -335,9 +338,9 @@ def _dataclass_default(field: dataclasses.Field[Any]) -> Any:
     return REQUIRED
 
 
-def _restored(kind: type, values: dict[str, Any]) -> Any:
+def _restored(kind: type[Any], values: dict[str, Any]) -> Any:
     """Give an instance its fields back as they were, as `copy` does, without running its `__init__` again."""
-    instance = object.__new__(kind)
+    instance: Any = object.__new__(kind)
     for name, value in values.items():
         object.__setattr__(instance, name, value)
     return instance

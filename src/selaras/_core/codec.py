@@ -5,6 +5,9 @@ look at the value's types proves that nothing is lost. `TAGGED`: plain data that
 codec reads both, so an annotation may change its form between two versions of a program.
 """
 
+# Values here are of any type at all, which is what pyright would otherwise report on every line.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from functools import lru_cache

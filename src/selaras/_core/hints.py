@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import typing
 from collections.abc import Callable, Mapping
 from types import FrameType, FunctionType
@@ -66,7 +65,7 @@ def _locals_of(target: Any, annotations: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(target, FunctionType):
         return known
     words = {word for text in annotations.values() for word in _WORD.findall(_text(text))}
-    for frame in _frames_around(target, sys._getframe(1)):  # noqa: SLF001 - there is no other way to local names
+    for frame in _frames_around(target, inspect.currentframe()):
         for name in words & frame.f_locals.keys():
             known.setdefault(name, frame.f_locals[name])
     for name, cell in zip(target.__code__.co_freevars, target.__closure__ or (), strict=True):

@@ -1,5 +1,8 @@
 """Pydantic models as records. Imported only by a program that has one in an annotation."""
 
+# Values here are of any type at all, which is what pyright would otherwise report on every line.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -39,8 +42,9 @@ class ModelShape(RecordShape):
         if type(data) is not dict:
             raise Unreadable(f"expected the data of {self.name}, got {type(data).__name__}")
         model = super().lift(data)
-        extra = data.get(_EXTRA) or {}
-        names = {*data.get(_SET, ()), *extra}
+        found: dict[str, Any] = data
+        extra = found.get(_EXTRA) or {}
+        names = {*found.get(_SET, ()), *extra}
         return self.kind.model_construct(names, **{**model, **extra})  # type: ignore[attr-defined]
 
 

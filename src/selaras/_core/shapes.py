@@ -8,6 +8,9 @@ Coercion is what typing itself says: an int is a float where a float is asked fo
 else is converted, and a subclass that the annotation does not describe is refused, for it would come back as its base.
 """
 
+# Values here are of any type at all, which is what pyright would otherwise report on every line.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import dataclasses
@@ -18,7 +21,6 @@ from enum import Enum, Flag
 from operator import attrgetter
 from typing import Any, Final, Literal, Union
 
-import msgspec
 from msgspec import UNSET
 
 from selaras._core.tagged import (
@@ -32,6 +34,13 @@ from selaras._core.tagged import (
     encode as encode_plain,
     is_native,
 )
+
+# Types made at run time; as Any, for no checker can follow them.
+_UNION: Final[Any] = Union
+_LITERAL: Final[Any] = Literal
+_LIST: Final[Any] = list
+_TUPLE: Final[Any] = tuple
+_DICT: Final[Any] = dict
 
 REQUIRED: Final = object()
 """A field without default."""
@@ -102,7 +111,7 @@ class AnyShape(Shape):
 class Leaf(Shape):
     """A type of plain data without parts."""
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: type[Any]) -> None:
         self.kind = kind
         self.name = "None" if kind is type(None) else kind.__name__
         self.wire = None if kind is type(None) else kind
@@ -150,7 +159,7 @@ class Float(Leaf):
 class Moment(Leaf):
     """A datetime or time: msgpack keeps the naive ones and those in UTC; another zone travels by its name."""
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: type[Any]) -> None:
         super().__init__(kind)
         self.types = None
 
@@ -167,9 +176,7 @@ class Moment(Leaf):
 
 
 _WIRE_KINDS: Final[dict[type, frozenset[str]]] = {
-    kind: frozenset({"str"})
-    for kind in PLAIN_LEAVES
-    if kind not in NATIVE
+    kind: frozenset({"str"}) for kind in PLAIN_LEAVES if kind not in NATIVE
 } | {
     type(None): frozenset({"nil"}),
     bool: frozenset({"bool"}),
@@ -242,7 +249,7 @@ class LiteralShape(Shape):
         self.allowed = frozenset((type(value), value) for value in values)
         self.by_text = {_literal_text(value): value for value in values}
         if {str, int, type(None)}.issuperset(map(type, values)):
-            self.wire = Literal.__getitem__(values)
+            self.wire = _LITERAL[values]
             self.kinds = frozenset(kind for value in values for kind in _WIRE_KINDS[type(value)])
         else:
             self.wire = NO_WIRE
@@ -276,7 +283,7 @@ def _literal_text(value: Any) -> str:
 class ManyShape(Shape):
     """A list, set, frozenset or tuple of any length, with items of one shape."""
 
-    def __init__(self, kind: type, item: Shape) -> None:
+    def __init__(self, kind: type[Any], item: Shape) -> None:
         self.kind = kind
         self.item = item
         self.name = kind.__name__
@@ -286,9 +293,9 @@ class ManyShape(Shape):
         if item.wire is NO_WIRE or kind not in (list, tuple):
             self.wire = NO_WIRE
         elif kind is list:
-            self.wire = list.__class_getitem__(item.wire)
+            self.wire = _LIST[item.wire]
         else:
-            self.wire = tuple.__class_getitem__((item.wire, ...))
+            self.wire = _TUPLE[item.wire, ...]
         self.kinds = frozenset({"array"})
 
     def exact(self, value: Any) -> bool:
@@ -306,12 +313,13 @@ class ManyShape(Shape):
         if type(value) is not self.kind:
             raise mismatch(self.name, value)
         too_deep(depth)
-        lower, items, index = self.item.lower, [], 0
+        lower = self.item.lower
+        items: list[Any] = []
         try:
-            for index, item in enumerate(value):
-                items.append(lower(item, depth + 1))
+            for item in value:
+                items.append(lower(item, depth + 1))  # noqa: PERF401 - so far done, they say where it stopped
         except Refused as refused:
-            raise refused.under(f"[{index}]" if self.kind in (list, tuple) else "{…}") from None
+            raise refused.under(f"[{len(items)}]" if self.kind in (list, tuple) else "{…}") from None
         # Plain data sorts the items of a set, so that equal sets give equal bytes.
         return items if self.kind in (list, tuple) else sorted(items, key=encode_plain)
 
@@ -323,7 +331,7 @@ class ManyShape(Shape):
 class TupleShape(Shape):
     """A tuple, or NamedTuple, of fixed parts."""
 
-    def __init__(self, items: tuple[Shape, ...], kind: type = tuple, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, items: tuple[Shape, ...], kind: type[Any] = tuple, names: tuple[str, ...] = ()) -> None:
         self.items = items
         self.kind = kind
         self.name = kind.__name__
@@ -334,7 +342,7 @@ class TupleShape(Shape):
         if any(item.wire is NO_WIRE for item in items):
             self.wire = NO_WIRE
         elif kind is tuple:
-            self.wire = tuple.__class_getitem__(tuple(item.wire for item in items))
+            self.wire = _TUPLE[tuple(item.wire for item in items)]
         else:
             self.wire = kind
 
@@ -382,7 +390,7 @@ class DictShape(Shape):
         if item.wire is NO_WIRE or not _is_map_key(key):
             self.wire = NO_WIRE
         else:
-            self.wire = dict.__class_getitem__((key.wire, item.wire))
+            self.wire = _DICT[key.wire, item.wire]
 
     def exact(self, value: Any) -> bool:
         if type(value) is not dict:
@@ -420,7 +428,7 @@ class DictShape(Shape):
 
 
 def _is_map_key(shape: Shape) -> bool:
-    return shape.types is not None and shape.wire in (str, int) or (
+    return (shape.types is not None and shape.wire in (str, int)) or (
         isinstance(shape, EnumShape) and shape.wire is not NO_WIRE
     )
 
@@ -454,7 +462,7 @@ class Row:
             # Combinations are few in practice; the bound is for data that differs in type all the time.
             if len(self._surely) < 256:
                 self._surely.add(types)
-        for place, shape in self._deep:
+        for place, shape in self._deep:  # noqa: SIM110 - a generator costs more than the test, and most rows have none
             if not shape.exact(values[place]):
                 return False
         return True
@@ -599,11 +607,13 @@ class UnionShape(Shape):
         self.again = any(branch.again for branch in branches)
         self.kinds = frozenset[str]().union(*(branch.kinds for branch in branches))
         self.with_none = any(isinstance(branch, Leaf) and branch.kind is type(None) for branch in branches)
-        self.others = tuple(branch for branch in branches if not (isinstance(branch, Leaf) and branch.kind is type(None)))
+        self.others = tuple(
+            branch for branch in branches if not (isinstance(branch, Leaf) and branch.kind is type(None))
+        )
         self.tags = _tags(self.others)
         carried = all(branch.wire is not NO_WIRE and "any" not in branch.kinds for branch in branches)
         if carried and len(self.kinds) == sum(len(branch.kinds) for branch in branches):
-            self.wire = Union.__getitem__(tuple(branch.wire for branch in branches))
+            self.wire = _UNION[tuple(branch.wire for branch in branches)]
         else:
             self.wire = NO_WIRE
         if all(branch.types is not None for branch in branches):
@@ -776,5 +786,3 @@ def _say(value: Any) -> str:
         text = repr(value) if kind is not int or abs(value) < 10**30 else "a large int"
         return text if len(text) <= 60 else text[:57] + "…"
     return f"of type {kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else f"a {kind.__name__}"
-
-

@@ -4,6 +4,9 @@ A stored payload is a map from parameter names to values, so that a program with
 reads it or says exactly what does not fit.
 """
 
+# Arguments here are of any type at all, which is what pyright would otherwise report on every line.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import inspect
@@ -116,9 +119,10 @@ class Signature:
         self.name: str = getattr(function, "__name__", repr(function))
         self._made_of = (function, skip, ignore)
         whole = inspect.signature(function)
-        self._hints = Hints(function, {name: it.annotation for name, it in whole.parameters.items()} | {
-            "return": whole.return_annotation
-        })
+        self._hints = Hints(
+            function,
+            {name: it.annotation for name, it in whole.parameters.items()} | {"return": whole.return_annotation},
+        )
         self._kept = [it for it in list(whole.parameters.values())[dropped:] if it.name not in skip]
         self._bare = whole.replace(parameters=self._kept)
         self.parameters: tuple[str, ...] = tuple(it.name for it in self._kept)
@@ -192,7 +196,9 @@ class Signature:
         """Return the signature of a call whose first argument comes later: the value of the step before (`then`)."""
         function, skip, ignore = self._made_of
         if not self._kept or self._kept[0].kind not in (*_POSITIONAL, Parameter.VAR_POSITIONAL):
-            raise ConfigurationError(f"{self.name} takes no positional argument: a step gets the value before as its first")
+            raise ConfigurationError(
+                f"{self.name} takes no positional argument: a step gets the value before as its first"
+            )
         dropped = 0 if self._kept[0].kind is Parameter.VAR_POSITIONAL else self._dropped + 1
         return Signature(function, skip, ignore - set(self.parameters[:1]), dropped=dropped)
 
@@ -277,8 +283,7 @@ class Signature:
                 raise self._unbindable(payload, error) from error
             if UNSET in values:
                 values = tuple(
-                    default if value is UNSET else value
-                    for value, default in zip(values, self._defaults, strict=True)
+                    default if value is UNSET else value for value, default in zip(values, self._defaults, strict=True)
                 )
             return Arguments(values, self.layout)
         return Arguments(self._lifted(plan, payload), self.layout)
@@ -375,10 +380,9 @@ class Signature:
 
     def _resolve(self) -> _Plan:
         annotations = {name: self._hints.resolve(name) for name in self.parameters}
-        shapes: list[Shape] = []
-        for parameter in self._kept:
-            shapes.append(self._shape(parameter, annotations))
-        plan = _Plan(self, annotations, _unwrapped(self._hints.resolve("return")), shapes)
+        shapes = [self._shape(parameter, annotations) for parameter in self._kept]
+        returns = _unwrapped(self._hints.resolve("return"))
+        plan = _Plan(self.name, annotations, returns, shapes, self._kept, self._ignore)
         for name, why in self._hints.unresolved.items():
             warnings.warn(
                 f"{self.name}: the annotation of {name!r} does not resolve at run time ({why}); it is treated as Any",
@@ -409,12 +413,18 @@ class _Plan:
 
     __slots__ = ("annotations", "carrier", "coercions", "exact", "opaque", "read", "returns", "shapes", "writers")
 
-    def __init__(self, signature: Signature, annotations: dict[str, Any], returns: Any, shapes: list[Shape]) -> None:
+    def __init__(
+        self,
+        name: str,
+        annotations: dict[str, Any],
+        returns: Any,
+        shapes: list[Shape],
+        parameters: list[Parameter],
+        ignore: frozenset[str],
+    ) -> None:
         self.annotations = annotations
         self.returns = returns
         self.shapes = tuple(shapes)
-        parameters = signature._kept  # noqa: SLF001 - one thing in two classes: before and after its types are known
-        ignore = signature._ignore  # noqa: SLF001
         self.exact = Row(shapes).exact
         self.coercions = tuple(_coercions(shapes))
         self.writers = tuple(
@@ -426,7 +436,7 @@ class _Plan:
         self.carrier: Any = None
         self.read: Callable[[bytes], Any] | None = None
         if not self.opaque:
-            self.carrier, self.read = _carrier(signature.name, parameters, shapes)
+            self.carrier, self.read = _carrier(name, parameters, shapes)
 
 
 def _coercions(shapes: list[Shape]) -> list[tuple[int, frozenset[type], Callable[[Any], Any]]]:

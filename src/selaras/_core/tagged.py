@@ -5,6 +5,9 @@ tuple, dict, set, frozenset, datetime, date, time, timedelta, Decimal, UUID, byt
 msgpack has no word for travels as an extension. Records and enums become plain data first (`shapes`).
 """
 
+# Values here are of any type at all, which is what pyright would otherwise report on every line.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -95,8 +98,7 @@ def is_native(value: Any, depth: int = 0) -> bool:
         return NATIVE.issuperset(map(type, value)) or all(is_native(item, depth + 1) for item in value)
     if kind is dict:
         return _KEYS.issuperset(map(type, value)) and (
-            NATIVE.issuperset(map(type, value.values()))
-            or all(is_native(item, depth + 1) for item in value.values())
+            NATIVE.issuperset(map(type, value.values())) or all(is_native(item, depth + 1) for item in value.values())
         )
     return False
 

@@ -5,6 +5,9 @@ so that 1, True and "1" stay apart. Equal values are one text however they are s
 Decimal("1.1"), one instant in two time zones, sets and dicts in any order.
 """
 
+# Values here are of any type at all, which is what pyright would otherwise report on every line.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -4,6 +4,9 @@ Nothing of the exception object is kept, so that one that holds a socket, cannot
 its own `__str__` is remembered like any other (its class name, text and traceback are what people need).
 """
 
+# A group holds exceptions of any type at all, which is what pyright would otherwise report on every line.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import traceback
@@ -102,11 +105,12 @@ def _story(error: BaseException, seen: set[int], depth: int) -> Iterator[str]:
         yield from _frames(error.__traceback__)
     yield cut(f"{_type_name(error)}: {_message(error)}", _LINE_MOST) + "\n"
     if isinstance(error, BaseExceptionGroup) and depth < 3:
-        for number, part in enumerate(error.exceptions):
+        parts = error.exceptions
+        for number, part in enumerate(parts):
             if number == _GROUP_MOST or id(part) in seen:
-                yield f"  [{len(error.exceptions) - number} more exceptions left out]\n"
+                yield f"  [{len(parts) - number} more exceptions left out]\n"
                 break
-            yield f"  --- {number + 1} of {len(error.exceptions)} ---\n"
+            yield f"  --- {number + 1} of {len(parts)} ---\n"
             for text in _story(part, seen, depth + 1):
                 yield "".join(f"  {line}" for line in text.splitlines(keepends=True))
 

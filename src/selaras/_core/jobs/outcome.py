@@ -1,13 +1,13 @@
 """What the end of a body does to its job: one pure decision.
 
-    Returned  ─> succeed
-    Raised    ─> retry, or fail when no attempt is left; Retry, Snooze and Fail say it themselves
-    TimedOut  ─> as Raised
-    Unstorable ─> fail, without another run: its side effects are done
-    Cancelled ─> cancel
-    Released  ─> release (uncounted)
-    Misfit    ─> give_back (uncounted): another worker may know the task or its parameters
-    Unreadable ─> fail; the raw bytes stay with the job
+Returned  ─> succeed
+Raised    ─> retry, or fail when no attempt is left; Retry, Snooze and Fail say it themselves
+TimedOut  ─> as Raised
+Unstorable ─> fail, without another run: its side effects are done
+Cancelled ─> cancel
+Released  ─> release (uncounted)
+Misfit    ─> give_back (uncounted): another worker may know the task or its parameters
+Unreadable ─> fail; the raw bytes stay with the job
 """
 
 from __future__ import annotations
@@ -147,9 +147,7 @@ def _failed(
         return Settlement(claim.job, claim.fence, JobEvent.FAIL, error=failure.encode(), reason=reason)
     if delay_us is None:
         delay_us = policy.backoff.delay_us(claim.number, chance)
-    return Settlement(
-        claim.job, claim.fence, JobEvent.RETRY, error=failure.encode(), reason=reason, delay_us=delay_us
-    )
+    return Settlement(claim.job, claim.fence, JobEvent.RETRY, error=failure.encode(), reason=reason, delay_us=delay_us)
 
 
 def _line(head: str, message: str = "") -> str:
