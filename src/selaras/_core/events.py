@@ -22,10 +22,9 @@ class WorkerStarted(Struct, frozen=True, kw_only=True):
     pid: int
 
 
-class Reenrolled(Struct, frozen=True, kw_only=True):
-    """The lease was lost: what ran is told to stop, and the worker goes on under a new instance."""
+class InstanceLost(Struct, frozen=True, kw_only=True):
+    """The store let the instance go: what ran is told to stop, and the worker goes on under a new one."""
 
-    was: str
     instance: str
     running: int
 
@@ -182,7 +181,7 @@ class Trouble(Struct, frozen=True, kw_only=True):
 
 WorkerEvent: TypeAlias = (
     WorkerStarted
-    | Reenrolled
+    | InstanceLost
     | WorkerStopping
     | WorkerStopped
     | Turned

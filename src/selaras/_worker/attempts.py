@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop, Task
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextvars import copy_context
 from typing import Any, Final, Protocol
 
@@ -298,9 +298,9 @@ class Roster:
             self.waiting -= 1
             held.home.ended(held, held.run.unstarted())
 
-    def stop_all(self, why: Stop, chosen: Callable[[Held], bool] = lambda _: True) -> int:
-        """Tell every running body that is `chosen`. Returns how many were told."""
-        told = [held for held in self.running if held.stop is None and chosen(held)]
+    def stop_all(self, why: Stop, home: Home | None = None) -> int:
+        """Tell every running body, of one partition or of all. Returns how many were told."""
+        told = [held for held in self.running if held.stop is None and (home is None or held.home is home)]
         for held in told:
             self.stop(held, why)
         return len(told)

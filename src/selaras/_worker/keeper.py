@@ -6,7 +6,6 @@ worker keeps house; a round that finds nothing to do costs the store a look.
 
 from __future__ import annotations
 
-import asyncio
 from asyncio import Event
 from collections.abc import Sequence
 from typing import Final
@@ -21,6 +20,7 @@ from selaras._core.events import Housekept, Trouble
 from selaras._core.jobs.job import Attempt
 from selaras._core.jobs.retry import Backoff
 from selaras._worker.telling import tell
+from selaras._worker.waiting import within
 
 TEND_EVERY: Final = 1.0
 TEND_SPREAD: Final = 0.25
@@ -114,11 +114,7 @@ class Keeper:
         """Deliver what waits in outboxes as soon as it is known, for ever."""
         failures = 0
         while True:
-            try:
-                async with asyncio.timeout(RELAY_EVERY):
-                    await self._outbox.wait()
-            except TimeoutError:
-                pass
+            await within(self._clock, RELAY_EVERY, self._outbox)
             self._outbox.clear()
             self.relaying = True
             try:

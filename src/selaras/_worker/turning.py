@@ -19,7 +19,7 @@ milliseconds' worth of bodies have ended. So a lone job is settled at once, and 
 
 from __future__ import annotations
 
-from asyncio import Event, TaskGroup
+from asyncio import Event
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -37,6 +37,7 @@ from selaras._core.jobs.job import Attempt, Claim, Settled, Settlement
 from selaras._core.jobs.retry import Backoff
 from selaras._core.jobs.states import JobEvent
 from selaras._worker.attempts import Held, Roster
+from selaras._worker.company import Company
 from selaras._worker.heart import Beat
 from selaras._worker.telling import tell
 
@@ -64,7 +65,8 @@ class Crew(Struct, frozen=True, kw_only=True):
     host: Host
     roster: Roster
     observer: Observer
-    group: TaskGroup
+    company: Company
+    answered: Event  # set at each answer of a turn, for whoever waits for quiet
     queues: tuple[str, ...]
     partitions: int
     lease_ns: int
@@ -89,6 +91,7 @@ class Turner:
         sharers: says how many partitions want claims now; room is divided among them.
         on_lost: called when the store no longer knows the instance.
         on_outbox: called when effects wait for other partitions.
+        on_abandoned: called when an attempt was given up: a beat should tell it now.
 
     Attributes:
         fresh_until_ns: until when the lease is surely held; moved by the heart's thread (P18).
@@ -107,6 +110,7 @@ class Turner:
         sharers: Callable[[], int],
         on_lost: Callable[[], None],
         on_outbox: Callable[[], None],
+        on_abandoned: Callable[[], None],
     ) -> None:
         self.index = partition.index
         self.fresh_until_ns = fresh_until_ns
@@ -123,6 +127,7 @@ class Turner:
         self._sharers = sharers
         self._on_lost = on_lost
         self._on_outbox = on_outbox
+        self._on_abandoned = on_abandoned
         self._nudged = Event()
 
         self._held: dict[int, Held | Settlement] = {}  # by fence: received and not yet settled
@@ -188,15 +193,17 @@ class Turner:
         """Take an end, to be settled with the next turn."""
         if self._crew.partitions > 1 and self._host.has_effects_elsewhere(settlement, self.index):
             self._on_the_way += 1
-            self._crew.group.create_task(self._tell_elsewhere(held, settlement))
+            self._crew.company.spawn(self._tell_elsewhere(held, settlement))
         else:
             self._queue(held, settlement)
 
     def abandon(self, held: Held) -> None:
-        """Give an attempt up as lost while its body goes on (P19); the next beat tells it."""
+        """Give an attempt up as lost while its body goes on (P19); the next beat tells it. From any thread."""
         fence = held.run.claim.fence
-        if self._held.pop(fence, None):
-            self._given_up[fence] = held
+        if fence in self._held:
+            self._given_up[fence] = held  # before it is no longer held: a beat must find it in one of the two
+            del self._held[fence]
+            self._on_abandoned()
 
     def _queue(self, held: Held | None, settlement: Settlement) -> None:
         if not self._pending:
@@ -301,7 +308,7 @@ class Turner:
         self._rung_sent = self._rung
         sent = _Sent(request, ended, self._rung, self._now())
         self._in_flight[self._number] = sent
-        self._crew.group.create_task(self._turn(sent))
+        self._crew.company.spawn(self._turn(sent))
 
     async def _turn(self, sent: _Sent) -> None:
         """Send until answered (P16)."""
@@ -348,6 +355,7 @@ class Turner:
             self._on_lost()
         tell(self._crew.observer, self._told(request, reply, refused, now - sent.at_ns))
         self._nudged.set()
+        self._crew.answered.set()
 
     def _told(self, request: TurnRequest, reply: TurnReply, refused: int, took_ns: int) -> Turned:
         return Turned(
@@ -410,7 +418,7 @@ class Turner:
         elif batch and self._host.must_wait([held.run for held in batch]):
             self._on_the_way += 1
             self._roster.requested += len(batch)
-            self._crew.group.create_task(self._make_ready(batch))
+            self._crew.company.spawn(self._make_ready(batch))
         elif batch:
             self._roster.place(batch)
 

@@ -1,0 +1,151 @@
+"""Child processes for `executor="process"`: one attempt at a time each, kept warm, killed when it must end.
+
+A message is four bytes of length and then the bytes; an empty one from the child says that it is ready. A second
+socket, which nothing is ever sent over, tells the child that its parent is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Sequence
+from typing import Final
+
+from selaras._contracts.clock import Clock
+from selaras._contracts.host import ProcessDied
+from selaras._contracts.observer import Observer
+from selaras._core.events import BodyDied
+from selaras._worker.telling import tell
+
+LENGTH: Final = struct.Struct("!I")
+FAILED_START_REST: Final = 1.0
+"""A child that cannot start would otherwise use up every job in a moment."""
+
+CLOSE_MOST: Final = 2.0
+DEATH_LOOK: Final = 0.005
+
+
+class _Child:
+    """One child process and the way to it."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], lifeline: socket.socket) -> None:
+        self.popen = popen
+        self._lifeline = lifeline
+        self._reader: StreamReader
+        self._writer: StreamWriter
+
+    async def connect(self, sock: socket.socket) -> None:
+        """Wait until it is ready. Raises EOFError or OSError if it ended instead."""
+        self._reader, self._writer = await asyncio.open_connection(sock=sock)
+        await self._receive()
+
+    async def ask(self, request: bytes) -> bytes:
+        """Send one request and wait for the answer. Raises EOFError or OSError if the child ended instead."""
+        self._writer.write(LENGTH.pack(len(request)) + request)
+        await self._writer.drain()
+        return await self._receive()
+
+    async def _receive(self) -> bytes:
+        (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+        return await self._reader.readexactly(length)
+
+    def kill(self) -> None:
+        """End it and what it started."""
+        try:
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self.popen.kill()
+
+    def let_go(self) -> None:
+        """Close the ways to it: an idle child ends by itself."""
+        if hasattr(self, "_writer"):
+            self._writer.close()
+        self._lifeline.close()
+
+
+class Processes:
+    """Children that make their Servant by `servant`: (reference, arguments...)."""
+
+    def __init__(self, servant: Sequence[str], clock: Clock, observer: Observer) -> None:
+        self._servant = tuple(servant)
+        self._clock = clock
+        self._observer = observer
+        self._idle: list[_Child] = []
+
+    async def call(self, request: bytes) -> bytes:
+        """Run one attempt; see `Executors.in_process`."""
+        child = self._idle.pop() if self._idle else await self._start()
+        try:
+            answer = await child.ask(request)
+        except (EOFError, OSError):
+            raise await self._died(child) from None
+        except BaseException:  # a cancel: the body must really have ended before its settlement goes out (P18)
+            await self._end(child)
+            raise
+        self._idle.append(child)
+        return answer
+
+    async def _start(self) -> _Child:
+        ours, theirs = socket.socketpair()
+        lifeline, their_end = socket.socketpair()
+        ours.setblocking(False)
+        with theirs, their_end:
+            fds = (theirs.fileno(), their_end.fileno())
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "selaras._worker.child", *map(str, fds), *self._servant],
+                stdin=subprocess.DEVNULL,
+                pass_fds=fds,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                start_new_session=True,  # a Ctrl-C in the terminal is for the worker, which decides
+            )
+        child = _Child(popen, lifeline)
+        try:
+            await child.connect(ours)
+        except (EOFError, OSError):
+            died = await self._died(child)
+            await self._clock.sleep(FAILED_START_REST)
+            raise died from None
+        except BaseException:
+            await self._end(child)
+            raise
+        return child
+
+    async def _died(self, child: _Child) -> ProcessDied:
+        await self._end(child)
+        code = child.popen.returncode
+        tell(self._observer, BodyDied(pid=child.popen.pid, code=code))
+        return ProcessDied(code)
+
+    async def _end(self, child: _Child) -> None:
+        """Kill it and wait until it is dead, through cancels."""
+        # One that ended by itself keeps its own code; what it started is killed in any case.
+        cancelled: asyncio.CancelledError | None = None
+        child.popen.poll()
+        child.kill()
+        child.let_go()
+        while child.popen.poll() is None:
+            try:
+                await self._clock.sleep(DEATH_LOOK)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    async def close(self) -> None:
+        """Let idle children end, and kill those that do not."""
+        idle, self._idle = self._idle, []
+        for child in idle:
+            child.let_go()
+        waited = 0.0
+        while waited < CLOSE_MOST and any(child.popen.poll() is None for child in idle):
+            await self._clock.sleep(DEATH_LOOK)
+            waited += DEATH_LOOK
+        for child in idle:
+            if child.popen.poll() is None:
+                await self._end(child)

@@ -1,0 +1,42 @@
+"""Signals of a worker process.
+
+Plain handlers, not the loop's own: they run even while a body blocks the loop, so that a second signal always stops
+the process; and they exist on systems whose loops have no `add_signal_handler` (BR-099).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+# Some systems lack some of them.
+STOPPING: Final[tuple[signal.Signals, ...]] = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGBREAK") if hasattr(signal, name)
+)
+
+
+@contextmanager
+def heard_by(on_signal: Callable[[str], None]) -> Iterator[None]:
+    """Call `on_signal` with the name of each stopping signal while the block runs.
+
+    It is called in the main thread, between any two of its steps: it should do no more than pass the word on.
+    Outside the main thread Python sets no handlers: then whoever owns the main thread stops the worker.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        del frame
+        on_signal(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, heard) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

@@ -1,0 +1,148 @@
+"""One instance's time: from its enrolment in every partition until the last of its attempts is settled.
+
+A worker has one tenure at a time. When the store says that the instance's lease is gone, everything of it is lost:
+its bodies are told to stop, and the worker goes on under a new one. The old tenure stays until its last body has
+really ended, for only then may that body's settlement go out, to be refused and to void what it wrote (P18).
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+
+from selaras._contracts.host import Stop
+from selaras._contracts.partition import HeartbeatReply, Instance
+from selaras._contracts.store import Store
+from selaras._core.errors import StoreUnavailable
+from selaras._core.events import LeaseLapsed
+from selaras._worker.heart import Beat, Heart
+from selaras._worker.telling import tell
+from selaras._worker.turning import Crew, Turner
+
+
+class Tenure:
+    """An enrolled instance with its heart and its turners.
+
+    Args:
+        enrolled_ns: when the first of its enrolments was sent.
+        on_lost: called on the loop, once, when the store no longer knows the instance.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        crew: Crew,
+        loop: AbstractEventLoop,
+        instance: Instance,
+        *,
+        enrolled_ns: int,
+        beat_every_us: int,
+        on_lost: Callable[[Tenure], None],
+        on_outbox: Callable[[], None],
+    ) -> None:
+        self.instance = instance
+        self.lost = False
+        self._store = store
+        self._crew = crew
+        self._loop = loop
+        self._on_lost = on_lost
+        self.heart = Heart(
+            store,
+            crew.clock,
+            instance,
+            enrolled_ns=enrolled_ns,
+            state=self._beat,
+            on_reply=self._heard,
+            every_us=beat_every_us,
+        )
+        self.turners = [
+            Turner(
+                crew,
+                partition,
+                instance.id,
+                fresh_until_ns=self.heart.fresh_until_ns(partition.index),
+                sharers=self._sharers,
+                on_lost=self.lose,
+                on_outbox=on_outbox,
+                on_abandoned=self.heart.beat_now,
+            )
+            for partition in store.partitions
+        ]
+
+    def begin(self) -> None:
+        """Beat and turn."""
+        self.heart.start()
+        for turner in self.turners:
+            self._crew.company.spawn(turner.run())
+
+    def close(self) -> None:
+        """Claim nothing more; what waits here unstarted is given back at once."""
+        for turner in self.turners:
+            turner.close()
+            self._crew.roster.give_back_waiting(turner)
+
+    def lose(self) -> None:
+        """The store no longer knows the instance."""
+        if self.lost:
+            return
+        self.lost = True
+        self._on_lost(self)
+
+    async def dismiss(self) -> bool:
+        """Give the instance up in every partition. Returns whether every partition heard it."""
+        heard = True
+        for partition in self._store.partitions:
+            try:
+                await partition.dismiss(self.instance.id)
+            except StoreUnavailable:
+                heard = False
+        return heard
+
+    # -- looking
+
+    @property
+    def quiet(self) -> bool:
+        """Whether every end has been settled."""
+        return all(turner.quiet for turner in self.turners)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is held any more and everything is settled."""
+        return all(turner.quiet and not turner.holding for turner in self.turners)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do in any partition, as far as is known."""
+        return self.over and not any(turner.hungry for turner in self.turners)
+
+    def look_at_leases(self, now_ns: int) -> None:
+        """Let attempts go whose lease was not renewed in time (P18), and come back when it is."""
+        for turner in self.turners:
+            fresh = now_ns < turner.fresh_until_ns
+            if fresh and turner.lapsed:
+                turner.lapsed = False
+                turner.nudge()
+            elif not fresh and not turner.lapsed:
+                turner.lapsed = True
+                self._crew.roster.give_back_waiting(turner)
+                running = self._crew.roster.stop_all(Stop.LOST, turner)
+                tell(self._crew.observer, LeaseLapsed(partition=turner.index, running=running))
+                self.heart.beat_now()
+
+    def _sharers(self) -> int:
+        return sum(1 for turner in self.turners if turner.hungry)
+
+    # -- the heart's thread
+
+    def _beat(self, partition: int) -> Beat:
+        return self.turners[partition].beat()
+
+    def _heard(self, partition: int, beat: Beat, reply: HeartbeatReply) -> None:
+        turner = self.turners[partition]
+        turner.fresh_until_ns = self.heart.fresh_until_ns(partition)
+        if reply.enrolled and not (beat.abandoned or reply.settled or reply.lost or reply.cancels):
+            return
+        try:
+            self._loop.call_soon_threadsafe(turner.heard_beat, beat, reply)
+        except RuntimeError:  # the loop is closed: the worker has ended
+            pass
