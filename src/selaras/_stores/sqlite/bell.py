@@ -1,0 +1,180 @@
+"""Wakes idle workers in other processes of this machine: a datagram to a port of theirs, lost without harm."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from threading import Lock
+from typing import Final
+
+LOOK_EVERY_S: Final = 0.25
+"""How often a waiter looks at the store itself: a datagram may be lost, or sent in another network namespace."""
+
+_HOST: Final = "127.0.0.1"
+
+
+class Ringer:
+    """Rings bells by their address: those of this process at once, others by a datagram."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._bells: dict[str, SqliteBell] = {}
+        self._socket: socket.socket | None = None
+
+    def make(self, look: Callable[[], object]) -> SqliteBell:
+        """Make a bell; `look` returns something that differs when there may be news."""
+        bell = SqliteBell(look, self._forget)
+        with self._lock:
+            self._bells[bell.address] = bell
+        return bell
+
+    def ring(self, address: str) -> None:
+        """Ring, from any thread; never fails."""
+        bell = self._bells.get(address)
+        if bell is not None:
+            bell.ring()
+            return
+        host, _, port = address.rpartition(":")
+        if host != _HOST or not port.isdigit():
+            return
+        try:
+            if self._socket is None:
+                self._socket = _datagram_socket()
+            self._socket.sendto(b"\x01", (host, int(port)))
+        except OSError:  # whoever waits there looks by itself
+            pass
+
+    def close(self) -> None:
+        """Free the socket."""
+        for bell in list(self._bells.values()):
+            bell.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _forget(self, bell: SqliteBell) -> None:
+        with self._lock:
+            self._bells.pop(bell.address, None)
+
+
+class SqliteBell:
+    """A socket that others send to, and the tasks that wait for it, on any loop."""
+
+    def __init__(self, look: Callable[[], object], closed: Callable[[SqliteBell], None]) -> None:
+        self._look = look
+        self._told_closed = closed
+        self._lock = Lock()
+        self._rung = False
+        self._seen = look()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._listening: dict[asyncio.AbstractEventLoop, int] = {}
+        self._socket = _datagram_socket()
+        self._socket.bind((_HOST, 0))
+        self.address = f"{_HOST}:{self._socket.getsockname()[1]}"
+
+    async def wait(self, timeout: float) -> bool:
+        """See `Bell`."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        while True:
+            if self._heard():
+                return True
+            left = end - loop.time()
+            if left <= 0:
+                return False
+            if await self._wait_once(loop, min(left, LOOK_EVERY_S)):
+                return True
+            seen = self._look()
+            if seen != self._seen:
+                self._seen = seen
+                return True
+
+    def ring(self) -> None:
+        """See `Bell`."""
+        with self._lock:
+            waiters = list(self._waiters)
+            self._waiters.clear()
+            self._rung = not waiters
+        for future in waiters:
+            try:
+                future.get_loop().call_soon_threadsafe(_wake, future)
+            except RuntimeError:  # its loop is closed
+                pass
+
+    def close(self) -> None:
+        """See `Bell`."""
+        self._told_closed(self)
+        for loop in list(self._listening):
+            if not loop.is_closed():
+                loop.remove_reader(self._socket)
+        self._listening.clear()
+        self._socket.close()
+
+    async def _wait_once(self, loop: asyncio.AbstractEventLoop, timeout: float) -> bool:
+        future: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            if self._rung:
+                self._rung = False
+                return True
+            self._waiters.add(future)
+        self._listen(loop)
+        try:
+            async with asyncio.timeout(timeout):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            self._unlisten(loop)
+            with self._lock:
+                self._waiters.discard(future)
+        return True
+
+    def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting = self._listening.get(loop, 0)
+        self._listening[loop] = waiting + 1
+        if not waiting and self._socket.fileno() >= 0:
+            try:
+                loop.add_reader(self._socket, self._readable)
+            except NotImplementedError:  # a loop without sockets: its waiters look by themselves
+                pass
+
+    def _unlisten(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting = self._listening.get(loop, 0) - 1
+        if waiting > 0:
+            self._listening[loop] = waiting
+        elif self._listening.pop(loop, None) is not None and self._socket.fileno() >= 0:
+            try:
+                loop.remove_reader(self._socket)
+            except NotImplementedError:
+                pass
+
+    def _readable(self) -> None:
+        if self._drain():
+            self.ring()
+
+    def _heard(self) -> bool:
+        """Say whether it rang while nobody waited."""
+        with self._lock:
+            rung, self._rung = self._rung, False
+        return self._drain() or rung
+
+    def _drain(self) -> bool:
+        heard = False
+        while True:
+            try:
+                self._socket.recv(16)
+            except OSError:  # nothing is left, or it was closed
+                return heard
+            heard = True
+
+
+def _datagram_socket() -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    return made
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,323 @@
+"""The shared tier of one partition: in each key's place an entry, or intents, or a token, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
+from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
+from selaras._core.jobs.job import Put
+from selaras._core.positions import Scope
+from selaras._stores.sqlite.connection import Connection
+from selaras._stores.sqlite.log import Log
+
+_CELL: Final = """
+    EXISTS (SELECT 1 FROM intents WHERE key = ?1), f.version, f.closed_until_us, t.until_us,
+    e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value
+"""
+_STANDS: Final = """
+    LEFT JOIN entries AS e ON e.key = ?1 LEFT JOIN floors AS f ON f.key = ?1 LEFT JOIN tokens AS t ON t.key = ?1
+"""
+CELL: Final = f"SELECT {_CELL} FROM (SELECT 1) {_STANDS}"
+"""All that stands in the place of key ?1, in one row."""
+
+CELL_AND_TAIL: Final = f"""
+    SELECT l.position, l.event_id, l.before_position, l.before_id, l.epoch, l.last_mark, l.tag_floor, l.time_us, {_CELL}
+    FROM ledger AS l {_STANDS}
+"""
+"""The same with the log's ends, so that a reader's look at one key is one statement, and so of one snapshot."""
+
+_ENTRY: Final = "SELECT position, stamp, checksum, until_us, family, version, tags, value FROM entries WHERE key = ?"
+_STORE: Final = (
+    "INSERT OR REPLACE INTO entries (key, position, stamp, checksum, until_us, family, version, tags, value)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_DROP_ENTRY: Final = "DELETE FROM entries WHERE key = ?"
+_DROP_TOKEN: Final = "DELETE FROM tokens WHERE key = ?"
+_GRANT: Final = "INSERT OR REPLACE INTO tokens (key, token, until_us, granted_at) VALUES (?, ?, ?, ?)"
+_TOKEN: Final = "SELECT token, until_us, granted_at FROM tokens WHERE key = ?"
+_FLOOR: Final = "SELECT version, closed_until_us FROM floors WHERE key = ?"
+_SET_FLOOR: Final = "INSERT OR REPLACE INTO floors (key, version, closed_until_us) VALUES (?, ?, ?)"
+_PLANT: Final = (
+    "INSERT INTO intents (key, home, job, fence, planted_us, planted_at, clean, preimage) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_HERE: Final = (
+    "SELECT number, home, job, fence, clean, planted_at, preimage FROM intents WHERE key = ? ORDER BY number"
+)
+_TOUCH: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE key = ?"
+_CLEAN: Final = "UPDATE intents SET clean = ? WHERE number = ?"
+_REMOVE: Final = "DELETE FROM intents WHERE number = ?"
+_PASS_ON: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE home = ? AND job = ? AND fence <= ?"
+_LET_STAND: Final = (
+    "UPDATE intents SET clean = 0, preimage = NULL, until_us = iif(until_us > 0, until_us, ?4)"
+    " WHERE home = ?1 AND job = ?2 AND fence <= ?3"
+)
+_FALLEN: Final = (
+    "SELECT number, key FROM intents WHERE until_us > 0 AND until_us <= ? ORDER BY key, home, job LIMIT ?"
+)
+_INTENTS: Final = "SELECT key, home, job, fence, clean, until_us FROM intents"
+
+_encode: Final = msgspec.msgpack.encode
+_decode_tags: Final = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+_decode_preimage: Final = msgspec.msgpack.Decoder(tuple[int, int, int, int, str, int | None, bytes | None, bytes]).decode
+
+_SIGN: Final = 1 << 63
+_WRAP: Final = 1 << 64
+
+StoredEntry = tuple[int, int, int, int, str, int | None, bytes | None, bytes]
+"""position, stamp, checksum, until_us, family, version, tags, value: as the row has them."""
+
+
+class Cells:
+    """What stands in each key's place, as the running transaction sees it."""
+
+    def __init__(self, con: Connection, log: Log, index: int) -> None:
+        self._con = con
+        self._execute = con.execute
+        self._log = log
+        self._index = index
+
+    # -- readers
+
+    def look(self, request: ReadRequest, now: int) -> Look:
+        """Find what stands at a key, and grant a token if nothing does and the reader wants one."""
+        key, log = request.key, self._log
+        cell = self._execute(CELL, (key,)).fetchone()
+        look = look_at(cell, now, lambda: log.voided_after(cell[4], cell[8], tags_of(cell[10])))
+        if isinstance(look, Hit) and look.entry.stamp == request.distrust:
+            self._execute(_DROP_ENTRY, (key,))
+            look = look_at((*cell[:4], None, *cell[5:]), now, lambda: True)
+        if isinstance(look, Busy) and not look.wait_us and request.lease_us:
+            token = log.next_stamp(now)
+            self._execute(_GRANT, (key, token, now + request.lease_us, log.position))
+            return Miss(token, look.floor)
+        return look
+
+    def fill(self, fill: Fill, now: int) -> tuple[int, int] | None:
+        """Store a loaded value if its token still allows it (L7). Returns (position, stamp) or None."""
+        put = fill.put
+        token = self._execute(_TOKEN, (put.key,)).fetchone()
+        if token is None or token[0] != fill.token or token[1] <= now or self._here(put.key):
+            return None
+        self._execute(_DROP_TOKEN, (put.key,))
+        version, closed_until_us = self._floor(put.key)
+        if closed_until_us > now or _below(put.version, version):
+            return None
+        if self._log.voided_after(token[2], put.family, put.tags):
+            return None
+        return self._store(put, now)
+
+    def extend(self, key: str, token: int, until_us: int, now: int) -> None:
+        """Renew a token that still lives."""
+        self._execute(
+            "UPDATE tokens SET until_us = ? WHERE key = ? AND token = ? AND until_us > ?", (until_us, key, token, now)
+        )
+
+    def abandon(self, key: str, token: int) -> None:
+        """Take a token back."""
+        self._execute("DELETE FROM tokens WHERE key = ? AND token = ?", (key, token))
+
+    # -- writers
+
+    def plant(self, owner: Owner, key: str, now: int) -> Entry | None:
+        """Put the owner's intent in the key's place (L3). Returns the pre-image, if it has one."""
+        here = self._here(key)
+        former = next((one for one in here if one[1] == owner.home and one[2] == owner.job), None)
+        if former and former[3] == owner.fence:  # invalidated by its own attempt: what it puts later is still the latest
+            self.void(key)
+            self._execute(_CLEAN, (former[4], former[0]))
+            return None
+        stored = self._valid(key, now) if not here else None
+        self._void(key, touched=bool(here))
+        if former:  # of an earlier attempt (P18)
+            self._execute(_REMOVE, (former[0],))
+        preimage = _encode(stored) if stored else None
+        intent = (key, owner.home, owner.job, owner.fence, now, self._log.position, not here, preimage)
+        self._execute(_PLANT, intent)
+        return _entry(stored, now) if stored else None
+
+    def void(self, key: str) -> None:
+        """Whatever was known of the key is not to be trusted (L6)."""
+        self._void(key, touched=True)
+
+    def _void(self, key: str, *, touched: bool) -> None:
+        self._log.append(Scope.KEY, key)
+        self._execute(_DROP_ENTRY, (key,))
+        self._execute(_DROP_TOKEN, (key,))
+        if touched:
+            self._execute(_TOUCH, (key,))
+
+    def invalidate(self, names: Invalidation, now: int) -> None:
+        """Void names, set floors, close fills."""
+        for key in names.keys:
+            self.void(key)
+        for tag in names.tags:
+            self._log.append(Scope.TAG, tag)
+        for family in names.families:
+            self._log.append(Scope.FAMILY, family)
+        self.set_floors(names.versions, names.closes, now)
+
+    def set_floors(self, versions: Iterable[tuple[str, int]], closes: Iterable[tuple[str, int]], now: int) -> None:
+        """Raise version floors, and close keys to fills for a while (P13)."""
+        for key, version in versions:
+            floor, closed_until_us = self._floor(key)
+            self._execute(_SET_FLOOR, (key, version if floor is None else max(floor, version), closed_until_us))
+        for key, close_us in closes:
+            floor, closed_until_us = self._floor(key)
+            self._execute(_SET_FLOOR, (key, floor, max(closed_until_us, now + close_us)))
+
+    def outlived(self, owner: Owner, key: str) -> bool:
+        """Say whether a later attempt of the same job has its intent there: the owner's lease is lost."""
+        return any(
+            (home, job) == (owner.home, owner.job) and fence > owner.fence
+            for _, home, job, fence, _, _, _ in self._here(key)
+        )
+
+    def resolve(self, owner: Owner, key: str, put: Put | None, now: int) -> tuple[int, int] | None:
+        """Remove the owner's intent; store `put` where it may be (L5). Returns (position, stamp) of a stored value."""
+        here = self._here(key)
+        own = _of(owner, here)
+        if own is None:
+            self.void(key)  # P9
+            return None
+        number, _, _, _, clean, planted_at, _ = own
+        self._execute(_REMOVE, (number,))
+        if put is None:
+            return None
+        late = _below(put.version, self._floor(key)[0])
+        if len(here) == 1 and clean and not late and not self._log.voided_after(planted_at, put.family, put.tags):
+            return self._store(put, now)
+        self.void(key)
+        return None
+
+    def restore(self, owner: Owner, key: str, now: int) -> None:
+        """Undo a plant whose attempt never started: the pre-image returns, if nothing touched the key (P10)."""
+        own = _of(owner, self._here(key))
+        self.resolve(owner, key, None, now)
+        if own is None or own[6] is None:
+            return
+        _, _, checksum, until_us, family, version, tags, value = _decode_preimage(own[6])
+        if not self._log.voided_after(own[5], family, tags_of(tags)):
+            position, stamp = self._log.position, self._log.next_stamp(now)
+            self._execute(_STORE, (key, position, stamp, checksum, until_us, family, version, tags, value))
+
+    def pass_on(self, owner: Owner) -> None:
+        """The attempt was lost: its intents wait for the next one, unclean (P18)."""
+        self._execute(_PASS_ON, (owner.home, owner.job, owner.fence))
+
+    def let_stand(self, owner: Owner, until_us: int) -> None:
+        """No attempt follows the owner's: intents it left behind fall, and void, at `until_us` (P18)."""
+        self._execute(_LET_STAND, (owner.home, owner.job, owner.fence, until_us))
+
+    def drop_fallen(self, now: int, limit: int) -> int:
+        """Void the keys of intents whose grace is over. Returns how many."""
+        fallen = self._execute(_FALLEN, (now, limit)).fetchall()
+        for number, key in fallen:
+            self._execute(_REMOVE, (number,))
+            self.void(key)
+        return len(fallen)
+
+    def drop_dead(self, now: int, limit: int) -> None:
+        """Free what no reader can meet any more: values past their end, tokens that ran out, fills open again."""
+        self._execute(
+            "DELETE FROM entries WHERE rowid IN"
+            " (SELECT rowid FROM entries WHERE until_us > 0 AND until_us <= ? ORDER BY until_us LIMIT ?)",
+            (now, limit),
+        )
+        self._execute(
+            "DELETE FROM tokens WHERE key IN (SELECT key FROM tokens WHERE until_us <= ? ORDER BY until_us LIMIT ?)",
+            (now, limit),
+        )
+        self._execute("DELETE FROM floors WHERE version IS NULL AND closed_until_us <= ?", (now,))
+
+    def forget(self) -> None:
+        """A new epoch: no entry and no token of the old one is trusted (P20)."""
+        self._execute("DELETE FROM entries")
+        self._execute("DELETE FROM tokens")
+        self._execute("UPDATE intents SET clean = 0, preimage = NULL")
+
+    def orphans(self, planted_before_us: int) -> tuple[Intent, ...]:
+        """Return intents of other homes that have stood long, in order of key."""
+        rows = self._execute(
+            f"{_INTENTS} WHERE (home < ?1 OR home > ?1) AND planted_us <= ?2 ORDER BY key, number",
+            (self._index, planted_before_us),
+        )
+        return tuple(intent_of(row) for row in rows)
+
+    # -- inside
+
+    def _here(self, key: str) -> list[Any]:
+        return self._execute(_HERE, (key,)).fetchall()
+
+    def _floor(self, key: str) -> tuple[int | None, int]:
+        row: tuple[int | None, int] | None = self._execute(_FLOOR, (key,)).fetchone()
+        return row or (None, 0)
+
+    def _valid(self, key: str, now: int) -> StoredEntry | None:
+        """Return the entry, unless its time is over, a tag or its family was voided since, or it is below the floor."""
+        row: StoredEntry | None = self._execute(_ENTRY, (key,)).fetchone()
+        if row is None or 0 < row[3] <= now or self._log.voided_after(row[0], row[4], tags_of(row[6])):
+            return None
+        return None if _below(row[5], self._floor(key)[0]) else row
+
+    def _store(self, put: Put, now: int) -> tuple[int, int]:
+        position, stamp = self._log.position, self._log.next_stamp(now)
+        until_us = now + put.expires_in_us if put.expires_in_us else 0
+        checksum = put.checksum - _WRAP if put.checksum >= _SIGN else put.checksum
+        tags = _encode(put.tags) if put.tags else None
+        row = (put.key, position, stamp, checksum, until_us, put.family, put.version, tags, put.value)
+        self._execute(_STORE, row)
+        return position, stamp
+
+
+def look_at(cell: Any, now: int, is_voided: Any) -> Look:
+    """Say what the row of `CELL` means to a reader; `Busy` without a wait: nobody has the token."""
+    stands, floor, closed_until_us, token_until_us, position, _, _, until_us, _, version, _, _ = cell
+    if stands or (closed_until_us is not None and closed_until_us > now):
+        return Standing(floor)
+    if position is not None and not 0 < until_us <= now and not _below(version, floor) and not is_voided():
+        return Hit(_entry((*cell[4:],), now))
+    if token_until_us is not None and token_until_us > now:
+        return Busy(token_until_us - now, floor)
+    return Busy(0, floor)
+
+
+def tags_of(tags: bytes | None) -> tuple[str, ...]:
+    """Decode the tags of an entry."""
+    return _decode_tags(tags) if tags is not None else ()
+
+
+def intents_on(con: Connection, key: str) -> tuple[Intent, ...]:
+    """Return the intents on a key, in order of planting."""
+    return tuple(intent_of(row) for row in con.execute(f"{_INTENTS} WHERE key = ? ORDER BY number", (key,)))
+
+
+def intent_of(row: Any) -> Intent:
+    """Show a row of `_INTENTS`."""
+    key, home, job, fence, clean, until_us = row
+    return Intent(key, home, job, fence, bool(clean), until_us)
+
+
+def _entry(stored: Any, now: int) -> Entry:
+    position, stamp, checksum, until_us, _, version, tags, value = stored
+    return Entry(
+        value,
+        position,
+        stamp,
+        checksum if checksum >= 0 else checksum + _WRAP,
+        until_us - now if until_us else 0,
+        _decode_tags(tags) if tags is not None else (),
+        version,
+    )
+
+
+def _of(owner: Owner, here: list[Any]) -> Any:
+    wanted = (owner.home, owner.job, owner.fence)
+    return next((one for one in here if (one[1], one[2], one[3]) == wanted), None)
+
+
+def _below(version: int | None, floor: int | None) -> bool:
+    return floor is not None and (version is None or version < floor)

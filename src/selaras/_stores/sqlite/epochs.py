@@ -1,0 +1,73 @@
+"""Notices that a partition lost its memory, and begins a new epoch (P20).
+
+A file that was restored from a copy has another inode, and one that went through a crash of its host may have
+lost its last commits: both show as a difference from what the file itself remembers.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from selaras._contracts.clock import Entropy
+from selaras._stores.sqlite.connection import Connection
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def live_marks(path: Path) -> dict[str, str]:
+    """Return what changes when the memory of a file cannot be trusted: its host's boot and its own identity."""
+    return {"boot": boot_id(), "file": identity(path)}
+
+
+def boot_id() -> str:
+    """Return the id of this host's boot; empty where the system tells none."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def identity(path: Path) -> str:
+    """Return what tells a file from another one that took its name; empty if there is none."""
+    try:
+        stat = os.stat(path)  # noqa: PTH116 - twice as fast, and asked often
+    except OSError:
+        return ""
+    return f"{stat.st_dev}:{stat.st_ino}"
+
+
+def check_epoch(con: Connection, path: Path, *, known: int, entropy: Entropy, now_us: int) -> int:
+    """Begin a new epoch if the file's marks are not the live ones, or its epoch is below `known`. Returns the epoch.
+
+    Inside the caller's transaction.
+    """
+    live = live_marks(path)
+    stored = dict(con.execute("SELECT name, value FROM meta WHERE name IN ('boot', 'file')"))
+    epoch = int(con.execute("SELECT epoch FROM ledger").fetchone()[0])
+    if stored and (stored != live or epoch < known):
+        epoch = max(epoch + 1, known)
+        begin_epoch(con, epoch, event_id=entropy.getrandbits(63), now_us=now_us)
+    elif not stored and known:
+        epoch = known
+        begin_epoch(con, epoch, event_id=entropy.getrandbits(63), now_us=now_us)
+    if stored != live:
+        con.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(live.items()))
+    return epoch
+
+
+def begin_epoch(con: Connection, epoch: int, *, event_id: int, now_us: int) -> None:
+    """Trust no entry, token or pre-image of the old epoch, and no lease until it is renewed."""
+    con.execute("DELETE FROM entries")
+    con.execute("DELETE FROM tokens")
+    con.execute("UPDATE intents SET clean = 0, preimage = NULL")
+    # No cursor of the old epoch can match: the log begins anew, behind an event that nobody has seen.
+    con.execute("DELETE FROM events")
+    con.execute(
+        "UPDATE ledger SET position = position + 1, event_id = ?1, before_position = position + 1, before_id = ?1,"
+        " epoch = ?2",
+        (event_id, epoch),
+    )
+    # Looked at once already: a worker that lives has the grace to renew, the others are reaped after it (P19).
+    con.execute("UPDATE instances SET until_us = min(until_us, ?1), suspected_us = max(?1, 1)", (now_us,))

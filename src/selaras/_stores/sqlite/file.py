@@ -1,0 +1,131 @@
+"""One partition's file: prepares it, hands out connections, and notices when it is no longer there."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from selaras._contracts.clock import Clock, Entropy
+from selaras._core.errors import StoreUnavailable
+from selaras._stores.sqlite import epochs, schema
+from selaras._stores.sqlite.connection import Connection, DatabaseError, begin, connect, roll_back, unavailable
+
+LOOK_EVERY_NS: Final = 200_000_000
+"""How often a file is looked at, to see that it is still the one we opened."""
+
+_INDEX_HEADER_BYTES: Final = 48
+
+
+class DatabaseFile:
+    """A file on disk, and what this process knows about it."""
+
+    def __init__(
+        self, path: Path, clock: Clock, entropy: Entropy, *, index: int, partitions: int, synchronous: str
+    ) -> None:
+        self.path = path
+        self.index = index
+        self.partitions = partitions
+        self.clock = clock
+        self.entropy = entropy
+        self.generation = 0  # grows when the file was found to be another one
+        self._synchronous = synchronous
+        self._lock = Lock()
+        self._identity = ""  # empty: it must be prepared before it is used
+        self._epoch = 0
+        self._looked_ns = 0
+
+    def open(self, *, writes: bool) -> Connection:
+        """Open a connection; the first one creates or checks the file. Raises StoreUnavailable, StoreMismatch."""
+        with self._lock:
+            if not self._identity:
+                self._prepare()
+            return connect(self.path, synchronous=self._synchronous, writes=writes)
+
+    def check(self) -> None:
+        """Look, now and then, whether the file is still the one we opened.
+
+        Raises:
+            StoreUnavailable: it was deleted or replaced. The next use begins with what is there then, in a new epoch.
+        """
+        now_ns = self.clock.instant_ns()
+        if 0 <= now_ns - self._looked_ns < LOOK_EVERY_NS:
+            return
+        self._looked_ns = now_ns
+        if self._identity and epochs.identity(self.path) != self._identity:
+            self.forget()
+            raise StoreUnavailable(
+                f"the store {self.path.absolute()} was deleted or replaced while it was open: "
+                "nothing was done; the next call begins with the file that is there now"
+            )
+
+    def forget(self) -> None:
+        """Prepare the file anew before its next use."""
+        with self._lock:
+            if self._identity:
+                self._identity = ""
+                self._epoch += 1
+                self.generation += 1
+
+    def _prepare(self) -> None:
+        try:
+            con = connect(self.path, synchronous=self._synchronous, writes=True)
+            try:
+                begin(con)
+                if schema.is_new(con):
+                    schema.create(con, index=self.index, partitions=self.partitions)
+                schema.check(con, self.path, index=self.index, partitions=self.partitions)
+                self._epoch = epochs.check_epoch(
+                    con, self.path, known=self._epoch, entropy=self.entropy, now_us=self.clock.wall_us()
+                )
+                con.execute("COMMIT")
+            finally:
+                roll_back(con)
+                con.close()
+        except DatabaseError as error:
+            raise unavailable(error, self.path) from error
+        self._identity = epochs.identity(self.path)
+        self._looked_ns = self.clock.instant_ns()
+
+
+class CommitSign:
+    """A few bytes that differ after every commit of any process, read without a system call.
+
+    They are the header of SQLite's WAL index, which every writer changes in shared memory as the last act of its
+    commit, and every reader looks at as its first. We read them where SQLite has mapped them, rather than
+    map the file ourselves: closing a file of our own would drop SQLite's locks on it.
+
+    Source: sqlite.org/walformat.html, section 2.1, "The WAL-Index Header".
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._view: memoryview | None = None
+        address = _mapped_at(f"{path.absolute()}-shm")
+        if address:
+            header = (ctypes.c_char * _INDEX_HEADER_BYTES).from_address(address)
+            self._view = memoryview(header).cast("B")
+
+    def read(self) -> bytes:
+        """Return the sign as it is now; empty where the system does not offer one."""
+        return bytes(self._view) if self._view is not None else b""
+
+    def end(self) -> None:
+        """Never look again: the memory is about to go away."""
+        self._view = None
+
+
+def _mapped_at(name: str) -> int:
+    if sys.platform != "linux":
+        return 0
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return 0
+    here = epochs.identity(Path(name)).partition(":")[2]
+    for line in maps.splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[4] == here and fields[5] == name and int(fields[2], 16) == 0:
+            return int(fields[0].partition("-")[0], 16)
+    return 0

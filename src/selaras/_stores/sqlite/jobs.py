@@ -1,0 +1,843 @@
+"""The jobs of one partition: admission, lines, and what the end of an attempt sets in motion.
+
+Rows are read once in a verb, changed in memory, and written back before a statement that selects by what they
+hold (`flush`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from selaras._contracts.limits import HISTORY_MOST, INTENT_GRACE_US, LOCK_ACCEPT_US, UNROUTABLE_US
+from selaras._contracts.partition import Admit, AnyEffect, FreeUnique, Invalidation, Owner, Parted, Register, Resolve, Void
+from selaras._core.jobs.job import (
+    Admission,
+    Claim,
+    Edge,
+    Ended,
+    JobKind,
+    NewJob,
+    OnConflict,
+    Refusal,
+    Settled,
+    Settlement,
+    UniqueUntil,
+)
+from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed
+from selaras._core.jobs.states import JobEvent, JobState
+from selaras._core.routing import home_of, partition_of
+from selaras._stores.sqlite import rows
+from selaras._stores.sqlite.cells import Cells
+from selaras._stores.sqlite.connection import Connection
+from selaras._stores.sqlite.log import Log
+from selaras._stores.sqlite.rows import Row
+from selaras._stores.sqlite.schema import (
+    IS_IN_LINE,
+    IS_LOCK_OFFER,
+    IS_OVER,
+    IS_READY,
+    IS_RUNNING,
+    IS_SCHEDULED,
+    IS_WAITING,
+    among,
+)
+
+DUE: Final = f"SELECT number, id, plain, queue FROM jobs WHERE {IS_SCHEDULED} AND due_us <= ? ORDER BY due_us, number LIMIT ?"
+NEXT_DUE: Final = f"SELECT due_us FROM jobs WHERE {IS_SCHEDULED} ORDER BY due_us LIMIT 1"
+PROMOTE_PLAIN: Final = f"UPDATE jobs SET state = '{JobState.READY}', place = ?, ready_us = ? WHERE number = ?"
+LATE: Final = f"SELECT id FROM jobs WHERE expires_us > 0 AND {IS_WAITING} AND expires_us <= ? ORDER BY expires_us, number LIMIT ?"
+OVER: Final = f"SELECT number, id, plain FROM jobs WHERE {IS_OVER} AND keep_until_us <= ? ORDER BY keep_until_us, number LIMIT ?"
+RUNNING: Final = f"SELECT id FROM jobs WHERE {IS_RUNNING} AND instance = ? ORDER BY fence"
+OFFERS: Final = f"SELECT id FROM jobs WHERE {IS_LOCK_OFFER} AND ready_us <= ? ORDER BY number"
+UNROUTABLE: Final = (
+    f"SELECT id FROM jobs WHERE lane <> '' AND {IS_READY} AND strayed_us <= ? AND substr(reason, 1, 10) <> 'unroutable'"
+)
+FIRST_OF_NEXT_QUEUE: Final = (
+    f"SELECT kind, queue, priority, joined, id FROM jobs WHERE line = ?1 AND {IS_IN_LINE}"
+    " AND (kind, queue) > (?2, ?3) AND id <> ?4 ORDER BY kind, queue, priority DESC, joined, id LIMIT 1"
+)
+"""The head of those of one line that wait in the next queue: a seek each, however long the line is."""
+
+MIXED_LINES: Final = f"""
+    SELECT l.name FROM lines AS l JOIN jobs AS h ON h.id = l.head WHERE l.holder = '' AND EXISTS (
+        SELECT 1 FROM jobs AS m WHERE line = l.name AND {IS_IN_LINE} AND (m.kind <> h.kind OR m.queue <> h.queue)
+    ) ORDER BY l.name
+"""
+"""Lines whose head depends on which queues are served; in all others it is the first, whoever serves it."""
+
+_LINE: Final = "SELECT holder, head FROM lines WHERE name = ?"
+_SAVE_LINE: Final = "INSERT OR REPLACE INTO lines VALUES (?, ?, ?)"
+_DROP_LINE: Final = "DELETE FROM lines WHERE name = ?"
+_DEPEND: Final = (
+    "INSERT INTO dependents (parent, child, edge, home) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (parent, child, edge) DO UPDATE SET home = excluded.home"
+)
+_DEPENDENTS: Final = "SELECT child, edge, home FROM dependents WHERE parent = ? ORDER BY number"
+_HOLDER: Final = "SELECT job, home FROM directory WHERE name = ?"
+_HOLD: Final = "INSERT OR REPLACE INTO directory VALUES (?, ?, ?)"
+_FREE: Final = "DELETE FROM directory WHERE name = ? AND job = ?"
+_POST: Final = "INSERT INTO outbox VALUES (?, ?)"
+_FORGET: Final = "DELETE FROM jobs WHERE number = ?"
+
+_EDGES: Final = {edge.value: edge for edge in Edge}
+_encode: Final = msgspec.msgpack.encode
+
+
+@dataclass(slots=True)
+class _Line:
+    """`holder` has it; of those that wait, `head` may be claimed (P21). `is_fresh`: nobody stood in it before."""
+
+    holder: str = ""
+    head: str = ""
+    is_fresh: bool = True
+
+
+class Jobs:
+    """Every job of the partition and what orders them, as the running transaction sees it."""
+
+    def __init__(self, con: Connection, log: Log, cells: Cells, index: int, partitions: int) -> None:
+        self._con = con
+        self._execute = con.execute
+        self._log = log
+        self._cells = cells
+        self.index = index
+        self._partitions = partitions
+        self._rows: dict[str, Row | None] = {}
+        self._changed: dict[str, Row] = {}
+        self._lines: dict[str, _Line] = {}
+        self._lines_changed: set[str] = set()
+        self._served_at = -1
+        self._paused: frozenset[str] = frozenset()
+        self._served: frozenset[str] = frozenset()
+        self.woken: list[str] = []  # queues in which something became ready or is due sooner
+        self.called: list[str] = []  # instances that should look at their cancels
+
+    # -- rows
+
+    def get(self, id: str) -> Row | None:
+        """Return a job as it stands."""
+        if id in self._rows:
+            return self._rows[id]
+        kept = self._execute(rows.BY_ID, (id,)).fetchone()
+        row = self._rows[id] = rows.row_of(kept) if kept else None
+        return row
+
+    def known(self, id: str) -> Row:
+        """Return a job that must be there."""
+        row = self.get(id)
+        assert row is not None, id
+        return row
+
+    def touch(self, row: Row) -> None:
+        """Note that a row was changed."""
+        self._changed[row.id] = row
+
+    def flush(self) -> None:
+        """Write what was changed: the statements that follow select by it."""
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            for row in changed.values():
+                kept = rows.kept_of(row)
+                if row.is_stored:
+                    self._execute(rows.UPDATE, (*kept[2:], row.number))
+                else:
+                    self._execute(rows.INSERT, kept)
+                    row.is_stored = True
+        if self._lines_changed:
+            for name in self._lines_changed:
+                line = self._lines.get(name)
+                if line is None:
+                    self._execute(_DROP_LINE, (name,))
+                else:
+                    self._execute(_SAVE_LINE, (name, line.holder, line.head))
+                    line.is_fresh = False
+            self._lines_changed.clear()
+
+    def clear(self) -> None:
+        """A verb has ended: nothing that was read is known any more."""
+        self.flush()
+        if self._rows:
+            self._rows.clear()
+        if self._lines:
+            self._lines.clear()
+
+    def forget_all(self) -> None:
+        """The transaction was rolled back: nothing that was read or changed is true."""
+        self._rows.clear()
+        self._changed.clear()
+        self._lines.clear()
+        self._lines_changed.clear()
+        self.woken.clear()
+        self.called.clear()
+        self._served_at = -1
+
+    # -- coming in
+
+    def admit(self, new: NewJob, now: int) -> Admission:
+        """Enqueue one job."""
+        twin = self.get(new.id)
+        if twin:
+            same = (twin.task, twin.payload) == (new.task, new.payload)
+            return Admission(twin.id, twin.state, created=False, refusal=None if same else Refusal.ID_CONFLICT)
+        holder, home = self._holder(new.unique, new.id)
+        twin = self.get(holder) if holder != new.id else None
+        if twin:
+            return self._meet(twin, new, now)
+        if home != self.index:
+            return Admission(holder, JobState.BLOCKED, created=False)
+        row = self._rows[new.id] = Row(self._log.next_number(), new.id, now)
+        row.renew(new)
+        self.touch(row)
+        self._hold_unique(row)
+        self._begin(row, new, now)
+        return Admission(row.id, row.state)
+
+    def _begin(self, row: Row, new: NewJob, now: int) -> None:
+        """Let a blocked job wait for its parents, or for whatever comes next."""
+        row.due_us = new.due_us or now + new.delay_us
+        row.expires_us = now + new.expires_in_us if new.expires_in_us else 0
+        _merge(row.positions, new.positions)
+        row.waits.update({(parent.job, parent.edge): parent for parent in new.parents})
+        for parent in new.parents:
+            self.register(
+                Register(parent=parent.job, child=row.id, edge=parent.edge, home=self.index, to=parent.home), now
+            )
+        if row.state is JobState.BLOCKED and not row.waits:
+            self._enter(row, JobEvent.UNBLOCK, now)
+
+    def _meet(self, twin: Row, new: NewJob, now: int) -> Admission:
+        """The unique key is taken: keep the twin, or let the latest arguments win."""
+        if new.on_conflict is OnConflict.KEEP or twin.state not in WAITING:
+            return Admission(twin.id, twin.state, created=False)
+        self._leave(twin, now)
+        self.touch(twin)
+        twin.renew(new)
+        twin.plain = False
+        twin.state, twin.joined, twin.lane, twin.strayed_us = JobState.BLOCKED, 0, "", 0
+        self._begin(twin, new, now)
+        return Admission(twin.id, twin.state, created=False, replaced=True)
+
+    def _enter(self, row: Row, event: JobEvent, now: int) -> None:
+        """Let a job wait where it belongs: for its time, for its line, or for a worker."""
+        if row.due_us > now:
+            self._move(row, event, JobState.SCHEDULED)
+            self.woken.append(row.queue)
+            return
+        if not row.line:
+            self._ready(row, event, now)
+            return
+        line = self.line(row.line)
+        if line.holder == row.id:  # an ordered retry kept it
+            self._ready(row, event, now)
+            return
+        row.joined = row.joined or self._log.next_number()
+        self._move(row, event, JobState.HELD)
+        if line.is_fresh and not line.holder and not line.head:  # it stands there alone
+            line.head = row.id
+            self._lines_changed.add(row.line)
+            self._ready(row, JobEvent.PROMOTE, now)
+        else:
+            self.arrange(row.line, now)
+
+    def _ready(self, row: Row, event: JobEvent, now: int) -> None:
+        self._move(row, event, JobState.READY)
+        row.place, row.ready_us = self._log.next_number(), now
+        self.woken.append(row.queue)
+
+    def promote(self, now: int, limit: int) -> int:
+        """Let jobs whose time has come go on. Returns how many."""
+        self.flush()
+        due = self._execute(DUE, (now, limit)).fetchall()
+        for number, id, plain, queue in due:
+            if plain and id not in self._rows:
+                self._execute(PROMOTE_PLAIN, (self._log.next_number(), now, number))
+                self.woken.append(queue)
+            else:
+                self._enter(self.known(id), JobEvent.DUE, now)
+        return len(due)
+
+    def next_due_us(self) -> int | None:
+        """Return when the next scheduled job is due."""
+        self.flush()
+        row = self._execute(NEXT_DUE).fetchone()
+        return row[0] if row else None
+
+    # -- lines
+
+    def line(self, name: str) -> _Line:
+        """Return a line; one that nobody stands in is empty."""
+        line = self._lines.get(name)
+        if line is None:
+            kept = self._execute(_LINE, (name,)).fetchone() if name not in self._lines_changed else None
+            line = self._lines[name] = _Line(*kept, is_fresh=False) if kept else _Line()
+        return line
+
+    def arrange(self, name: str, now: int, *, leaving: str = "") -> None:
+        """Give the head's place to the first member that may run, if nobody holds the line (P21)."""
+        line = self.line(name)
+        first = "" if line.holder else self._first(name, leaving)
+        self._lines_changed.add(name)
+        if line.head and line.head != first:
+            head = self.known(line.head)
+            self._move(head, JobEvent.HOLD, JobState.HELD)
+            line.head = ""
+        if first and line.head != first:
+            line.head = first
+            self._ready(self.known(first), JobEvent.PROMOTE, now)
+        if not line.holder and not first:
+            del self._lines[name]
+
+    def _first(self, name: str, leaving: str) -> str:
+        # Whoever leaves is about to change again: it is left out by name, and written once.
+        unwritten = self._changed.pop(leaving, None)
+        self.flush()
+        if unwritten:
+            self._changed[leaving] = unwritten
+        paused, served = self.paused(), self._served
+        best: tuple[bool, int, int, str] | None = None
+        kind = queue = ""
+        while True:
+            member = self._execute(FIRST_OF_NEXT_QUEUE, (name, kind, queue, leaving)).fetchone()
+            if member is None:
+                return best[3] if best else ""
+            kind, queue, priority, joined, id = member
+            may_run = kind != JobKind.TASK or (queue in served and queue not in paused)
+            rank = (not may_run, -priority, joined, id)
+            best = rank if best is None else min(best, rank)
+
+    def arrange_all(self, now: int) -> None:
+        """The served queues have changed: heads of lines in which several queues wait may change too."""
+        if self._log.arranged == self._log.serving:
+            return
+        self.flush()
+        for (name,) in self._execute(MIXED_LINES).fetchall():
+            self.arrange(name, now)
+        self._log.arranged = self._log.serving
+
+    def paused(self) -> frozenset[str]:
+        """Return the paused queues."""
+        if self._served_at != self._log.serving:
+            self._paused = frozenset(queue for (queue,) in self._execute("SELECT queue FROM paused"))
+            served = self._execute("SELECT instance FROM instances")
+            self._served = frozenset(queue for (kept,) in served for queue in _decode_queues(kept))
+            self._served_at = self._log.serving
+        return self._paused
+
+    def _leave(self, row: Row, now: int) -> None:
+        """Take a job out of its line, which goes on without it."""
+        if not row.line:
+            return
+        line = self.line(row.line)
+        if line.is_fresh and not line.holder and not line.head:
+            self._lines.pop(row.line)
+            return
+        if line.holder == row.id:
+            line.holder = ""
+        if line.head == row.id:
+            line.head = ""
+        self.arrange(row.line, now, leaving=row.id)
+
+    # -- claims
+
+    def claim(self, row: Row, instance: str, turn: int, now: int) -> Claim:
+        """Hand a job out: next fence, attempt + 1, intents (L3). The caller sets the claim's position."""
+        self._take(row, instance, turn, now)
+        rest = row.rest
+        owner = Owner(self.index, row.id, row.fence)
+        preimages = [(key, self._cells.plant(owner, key, now)) for key in rest.writes if self._is_here(key)]
+        return Claim(
+            row.id,
+            row.fence,
+            row.attempt,
+            row.task,
+            row.payload,
+            row.meta,
+            row.queue,
+            row.priority,
+            row.lost,
+            row.created_us,
+            0,
+            row.line,
+            rest.ordered,
+            rest.writes,
+            rest.serves,
+            tuple(key for key in rest.writes if not self._is_here(key)),
+            tuple((key, entry) for key, entry in preimages if entry) if rest.wants_preimage else (),
+            row.input,
+            tuple(sorted(row.positions.items())),
+            row.strayed_us,
+        )
+
+    def _take(self, row: Row, instance: str, turn: int, now: int) -> None:
+        self._move(row, JobEvent.CLAIM, JobState.RUNNING)
+        row.attempt += 1
+        row.fence, row.instance, row.turn = self._log.next_stamp(now), instance, turn
+        row.started_us, row.progress = now, None
+        row.lane = ""
+        if row.line:
+            line = self.line(row.line)
+            line.holder, line.head = row.id, ""
+            self._lines_changed.add(row.line)
+        if row.rest.unique_until is UniqueUntil.STARTED:
+            self._free_unique(row)
+
+    def lay_aside(self, row: Row) -> None:
+        """No worker here knows its task: it waits apart for one that does."""
+        row.lane, row.strayed_us = row.task, row.strayed_us or row.ready_us
+        self.touch(row)
+
+    def open_scope(self, new: NewJob, instance: str, now: int) -> tuple[int, Refusal | None]:
+        """Begin a writing() scope, or a lock whose line is free. Returns its fence; 0: it stands in line."""
+        admission = self.admit(new, now)
+        row = self.known(admission.id)
+        if admission.refusal or row.kind is not new.kind:
+            return 0, Refusal.ID_CONFLICT
+        if row.state in FINAL or row.instance not in ("", instance):
+            return 0, Refusal.LEASE_LOST
+        if row.state is JobState.READY:
+            self._take(row, instance, 0, now)
+            for key in new.writes:
+                if self._is_here(key):
+                    self._cells.plant(Owner(self.index, row.id, row.fence), key, now)
+        return (row.fence if row.state is JobState.RUNNING else 0), None
+
+    # -- ends of attempts
+
+    def holds(self, instance: str, job: str, fence: int) -> Row | None:
+        """Return the running job if (instance, job, fence) is its attempt (P15)."""
+        row = self.get(job)
+        if row and row.state is JobState.RUNNING and row.fence == fence and row.instance == instance:
+            return row
+        return None
+
+    def running(self, instance: str) -> list[Row]:
+        """Return what an instance runs, the oldest claim first."""
+        self.flush()
+        return [self.known(id) for (id,) in self._execute(RUNNING, (instance,)).fetchall()]
+
+    def settle(self, instance: str, settlement: Settlement, now: int) -> Settled:
+        """End an attempt and apply its effects (L4, L5)."""
+        row = self.holds(instance, settlement.job, settlement.fence)
+        if row is None:
+            self._void_late(settlement, now)
+            return Settled(settlement.job, settlement.fence, refusal=Refusal.LEASE_LOST)
+        if settlement.event not in SETTLING:
+            return Settled(settlement.job, settlement.fence, refusal=Refusal.WRONG_STATE)
+        success = settlement.event is JobEvent.SUCCEED
+        stored = self._settle_cells(row, settlement, now)
+        row.instance = ""
+        self._apply(row, settlement, now)
+        children = tuple(self._send(child, row, now) for child in settlement.children) if success else ()
+        return Settled(settlement.job, settlement.fence, row.state, stored=stored, children=children)
+
+    def _void_late(self, settlement: Settlement, now: int) -> None:
+        """The lease was lost: what the attempt may have written is voided once more (G4)."""
+        names = (*settlement.writes, *settlement.keys, *settlement.planted, *(put.key for put in settlement.puts))
+        for key in dict.fromkeys(names):
+            if self._is_here(key):
+                self._cells.void(key)
+        self._void_elsewhere(names)
+        self._cells.invalidate(Invalidation((), settlement.tags, settlement.families, closes=settlement.closes), now)
+
+    def _settle_cells(self, row: Row, settlement: Settlement, now: int) -> tuple[tuple[str, int, int], ...]:
+        owner = Owner(self.index, row.id, row.fence)
+        success = settlement.event is JobEvent.SUCCEED
+        puts = {put.key: put for put in settlement.puts}
+        own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted)))
+        stored: list[tuple[str, int, int]] = []
+        self._cells.set_floors(settlement.versions, settlement.closes, now)
+        for key in own:
+            if not self._is_here(key):
+                continue
+            if settlement.event is JobEvent.RELEASE and not settlement.started:
+                self._cells.restore(owner, key, now)
+                continue
+            at = self._cells.resolve(owner, key, puts.get(key) if success else None, now)
+            if at:
+                stored.append((key, *at))
+        for to, keys in self._by_partition(tuple(key for key in own if not self._is_here(key))):
+            there = tuple(puts[key] for key in keys if key in puts) if success else ()
+            self._post(Resolve(to=to, owner=owner, keys=keys, puts=there))
+        undeclared = tuple(key for key in puts if key not in own)
+        names = (*undeclared, *settlement.keys, *row.rest.serves)
+        here = tuple(key for key in dict.fromkeys(names) if self._is_here(key))
+        self._cells.invalidate(Invalidation(here, settlement.tags, settlement.families), now)
+        self._void_elsewhere(names)
+        return tuple(stored)
+
+    def _void_elsewhere(self, names: tuple[str, ...]) -> None:
+        if self._partitions == 1:
+            return
+        for to, keys in self._by_partition(tuple(key for key in dict.fromkeys(names) if not self._is_here(key))):
+            self._post(Void(to=to, names=Invalidation(keys)))
+
+    def _apply(self, row: Row, settlement: Settlement, now: int) -> None:
+        event = settlement.event
+        self.touch(row)
+        if event is not JobEvent.SUCCEED:
+            ended = Ended(row.attempt, row.fence, event, now, settlement.reason)
+            row.history = [*row.history, ended][-HISTORY_MOST:]
+        if event in UNCOUNTED:
+            row.attempt -= 1
+        asked = row.reason if row.cancel_requested else ""
+        row.reason, row.error = settlement.reason, settlement.error
+        match event:
+            case JobEvent.SUCCEED:
+                row.result = settlement.result
+                self._end(row, event, JobState.SUCCEEDED, now)
+            case JobEvent.FAIL if not _is_scope(row):
+                self._end(row, event, JobState.FAILED, now)
+            case JobEvent.CANCEL | JobEvent.FAIL:  # of a scope: it raised
+                row.reason = row.reason or asked
+                self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
+            case _ if row.cancel_requested:
+                row.reason = asked
+                self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
+            case JobEvent.LOSE:
+                self._lose(row, now)
+            case _:
+                self._again(row, event, now + settlement.delay_us, now)
+
+    def _lose(self, row: Row, now: int) -> None:
+        if row.kind is not JobKind.TASK or row.lost >= row.rest.max_lost:
+            row.reason = f"worker lost {row.lost} times"
+            self._end(row, JobEvent.EXHAUST, JobState.FAILED, now)
+        else:
+            self._again(row, JobEvent.LOSE, now, now)
+
+    def _again(self, row: Row, event: JobEvent, due_us: int, now: int) -> None:
+        """Back to waiting: for its back-off, at the line's tail or in its old place (P21)."""
+        newer, _ = self._holder(row.unique, row.id)
+        if newer != row.id:
+            row.reason = f"superseded by {newer}"
+            self._end(row, JobEvent.SUPERSEDE, JobState.CANCELLED, now)
+            return
+        self._hold_unique(row)
+        row.due_us = due_us
+        if event is JobEvent.GIVE_BACK:
+            row.strayed_us = row.strayed_us or now
+        if event not in (JobEvent.GIVE_BACK, JobEvent.RELEASE):
+            row.expires_us = 0  # it has started
+        if event in (JobEvent.RETRY, JobEvent.SNOOZE) and not row.rest.ordered:
+            row.joined = 0
+        keeps = event is JobEvent.RETRY and row.rest.ordered and row.line
+        if row.line and not keeps:
+            self.line(row.line).holder = ""
+            self._lines_changed.add(row.line)
+        self._enter(row, event, now)
+        if row.line and not keeps:
+            self.arrange(row.line, now)
+
+    def lose_all(self, instance: str, now: int) -> int:
+        """The instance's lease ran out: settle what it held as lost, oldest claim first. Returns how many."""
+        lost = self.running(instance)
+        for row in lost:
+            self.lose(row, now)
+        return len(lost)
+
+    def lose(self, row: Row, now: int) -> None:
+        """Settle one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18)."""
+        self._cells.invalidate(Invalidation(tuple(key for key in row.rest.serves if self._is_here(key))), now)
+        self._void_elsewhere(row.rest.serves)
+        self._cells.pass_on(Owner(self.index, row.id, row.fence))
+        row.instance = ""
+        row.lost += 1
+        self._apply(row, Settlement(row.id, row.fence, JobEvent.LOSE, reason="worker lost"), now)
+
+    def release(self, row: Row, now: int) -> None:
+        """Take back what was claimed in a reply that never arrived (P16)."""
+        release = Settlement(row.id, row.fence, JobEvent.RELEASE, reason="claim was not received")
+        self.settle(row.instance, release, now)
+
+    # -- ends of jobs
+
+    def _end(self, row: Row, event: JobEvent, state: JobState, now: int) -> None:
+        self._leave(row, now)
+        self._move(row, event, state)
+        row.ended_us, row.stuck = now, []
+        failed = state is JobState.FAILED and not _is_scope(row)
+        row.keep_until_us = now + (row.rest.failed_ttl_us if failed else row.result_ttl_us)
+        self._let_go(row, now)
+        self._tell_dependents(row, now)
+        if row.kind is JobKind.LOCK:  # nothing can wait for it
+            self._forget(row)
+
+    def _let_go(self, row: Row, now: int) -> None:
+        """Free what a job leaves behind: its unique key, and intents of attempts that were lost (P18)."""
+        self._free_unique(row)
+        if not row.lost:
+            return
+        owner = Owner(self.index, row.id, row.fence)
+        self._cells.let_stand(owner, now + INTENT_GRACE_US)
+        for to, keys in self._by_partition(tuple(key for key in row.rest.writes if not self._is_here(key))):
+            self._post(Resolve(to=to, owner=owner, keys=keys, stand_us=INTENT_GRACE_US))
+
+    def cancel(self, row: Row, reason: str, now: int) -> bool:
+        """Cancel a job; ask, if it runs. Returns whether this did anything."""
+        if row.state in WAITING:
+            row.reason = reason
+            self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
+            return True
+        if row.state is JobState.RUNNING and not row.cancel_requested:
+            row.cancel_requested, row.reason = True, reason
+            self.touch(row)
+            self.called.append(row.instance)
+            return True
+        return False
+
+    def expire(self, now: int, limit: int) -> int:
+        """End jobs that waited longer than they were allowed to. Returns how many."""
+        self.flush()
+        late = [self.known(id) for (id,) in self._execute(LATE, (now, limit)).fetchall()]
+        return sum(self.expire_one(row, now) for row in late)
+
+    def expire_one(self, row: Row, now: int) -> bool:
+        """End a job that waited too long, unless the end of another has ended it. Returns whether it did."""
+        if row.state not in WAITING:
+            return False
+        row.reason = "it waited too long"
+        self._end(row, JobEvent.EXPIRE, JobState.EXPIRED, now)
+        return True
+
+    def revive(self, row: Row, now: int) -> Admission:
+        """Retry a failed job by hand: fresh budget, history kept."""
+        if row.state is not JobState.FAILED:
+            return Admission(row.id, row.state, created=False, refusal=Refusal.WRONG_STATE)
+        holder, _ = self._holder(row.unique, row.id)
+        if holder != row.id:
+            return Admission(holder, row.state, created=False, refusal=Refusal.WRONG_STATE)
+        self._hold_unique(row)
+        row.attempt = row.lost = 0
+        row.due_us, row.joined, row.keep_until_us, row.ended_us = now, 0, 0, 0
+        row.reason, row.error, row.cancel_requested, row.strayed_us = "", None, False, 0
+        row.expires_us = now + row.rest.expires_in_us if row.rest.expires_in_us else 0
+        self._enter(row, JobEvent.REVIVE, now)
+        for child, edge, home in self._dependents(row.id):
+            self._part(Parted(to=home, parent=row.id, child=child, edge=edge, state=row.state), now)
+        return Admission(row.id, row.state, created=False)
+
+    def forget_ended(self, now: int, limit: int) -> int:
+        """Delete jobs whose retention is over, the longest ended first. Returns how many."""
+        self.flush()
+        over = self._execute(OVER, (now, limit)).fetchall()
+        self._rows.update(dict.fromkeys((id for _, id, _ in over), None))
+        self._con.executemany(_FORGET, [(number,) for number, _, _ in over])
+        for _, id, plain in over:
+            if not plain:
+                self._orphan_dependents(id, now)
+        return len(over)
+
+    def purge(self, states: Iterable[JobState], queue: str, limit: int, now: int) -> int:
+        """Delete jobs that nobody runs, oldest first. Returns how many."""
+        self.flush()
+        wanted = self._execute(
+            f"SELECT id FROM jobs WHERE state IN ({among(tuple(set(states) - {JobState.RUNNING}))}) AND kind = ?1"
+            " AND (?2 = '' OR queue = ?2) ORDER BY number LIMIT ?3",
+            (JobKind.TASK.value, queue, limit),
+        ).fetchall()
+        for row in [self.known(id) for (id,) in wanted]:
+            if row.state in WAITING:
+                self._leave(row, now)
+                self._let_go(row, now)
+            self._forget(row)
+            self._orphan_dependents(row.id, now)
+        return len(wanted)
+
+    def _forget(self, row: Row) -> None:
+        self._changed.pop(row.id, None)
+        self._rows[row.id] = None
+        if row.is_stored:
+            self._execute(_FORGET, (row.number,))
+
+    def _orphan_dependents(self, job: str, now: int) -> None:
+        waiting = self._dependents(job)
+        if waiting:
+            self._execute("DELETE FROM dependents WHERE parent = ?", (job,))
+        for child, edge, home in waiting:
+            self._part(Parted(to=home, parent=job, child=child, edge=edge, state=None), now)
+
+    # -- parents and children
+
+    def _send(self, child: NewJob, parent: Row, now: int) -> Admission:
+        """Enqueue a child of a successful attempt, here or at its home; there it must have seen its parent's effects."""
+        home = home_of(child, self._partitions)
+        if home == self.index:
+            return self.admit(child, now)
+        positions = dict(child.positions)
+        _merge(positions, self._seen(parent))
+        self._post(Admit(to=home, job=structs.replace(child, positions=tuple(sorted(positions.items())))))
+        return Admission(child.id, JobState.BLOCKED)
+
+    def register(self, effect: Register, now: int) -> None:
+        """Note a dependent at its parent; if the parent has ended, it is told at once (P22)."""
+        if effect.to != self.index:
+            self._post(effect)
+            return
+        parent = self.get(effect.parent)
+        if parent is None or parent.state in FINAL:
+            if parent and parent.state is JobState.FAILED and effect.edge in (Edge.AFTER, Edge.VALUE):
+                self._depend(parent, effect)
+            self._part(self._parted(effect.parent, parent, effect.child, effect.edge, effect.home), now)
+            return
+        self._depend(parent, effect)
+
+    def _depend(self, parent: Row, effect: Register) -> None:
+        self._execute(_DEPEND, (effect.parent, effect.child, effect.edge.value, effect.home))
+        if parent.plain:
+            parent.plain = False
+            self.touch(parent)
+
+    def _dependents(self, parent: str) -> list[tuple[str, Edge, int]]:
+        waiting = self._execute(_DEPENDENTS, (parent,)).fetchall()
+        return [(child, _EDGES[edge], home) for child, edge, home in waiting]
+
+    def _tell_dependents(self, parent: Row, now: int) -> None:
+        if parent.plain:
+            return
+        waiting = self._dependents(parent.id)
+        if not waiting:
+            return
+        self._execute("DELETE FROM dependents WHERE parent = ?", (parent.id,))
+        for child, edge, home in waiting:
+            if parent.state is JobState.FAILED and edge in (Edge.AFTER, Edge.VALUE):
+                self._execute(_DEPEND, (parent.id, child, edge.value, home))  # it may be retried by hand
+            self._part(self._parted(parent.id, parent, child, edge, home), now)
+
+    def _parted(self, job: str, parent: Row | None, child: str, edge: Edge, home: int) -> Parted:
+        return Parted(
+            to=home,
+            parent=job,
+            child=child,
+            edge=edge,
+            state=parent.state if parent else None,
+            value=parent.result if parent and edge is Edge.VALUE else None,
+            positions=self._seen(parent) if parent else (),
+        )
+
+    def _seen(self, parent: Row) -> tuple[tuple[int, int], ...]:
+        """Per partition, the position that a parent's effects reached."""
+        return tuple(sorted({**parent.positions, self.index: self._log.position}.items()))
+
+    def _part(self, effect: Parted, now: int) -> None:
+        if effect.to != self.index:
+            self._post(effect)
+        else:
+            self.part(effect, now)
+
+    def part(self, effect: Parted, now: int) -> None:
+        """A parent's end reaches its dependent."""
+        row = self.get(effect.child)
+        if row is None or row.state is not JobState.BLOCKED or (effect.parent, effect.edge) not in row.waits:
+            return
+        self.touch(row)
+        row.stuck = [parent for parent in row.stuck if parent != effect.parent]
+        match effect.state:
+            case JobState.SUCCEEDED:
+                released = True
+            case JobState.FAILED:
+                released = effect.edge in (Edge.FINISHED, Edge.SCOPE)
+                if not released:
+                    row.stuck.append(effect.parent)
+            case JobState.CANCELLED | JobState.EXPIRED | None:
+                released = effect.edge is Edge.FINISHED
+                if not released:
+                    row.reason = f"parent {effect.parent} {effect.state or 'deleted'}"
+                    self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
+                    return
+            case _:  # it was retried by hand
+                released = False
+        row.reason = f"parent {row.stuck[0]} failed" if row.stuck else ""
+        if not released:
+            return
+        del row.waits[effect.parent, effect.edge]
+        row.input = effect.value if effect.edge is Edge.VALUE else row.input
+        _merge(row.positions, effect.positions)
+        if not row.waits:
+            self._enter(row, JobEvent.UNBLOCK, now)
+
+    # -- elsewhere
+
+    def free_unique(self, effect: FreeUnique) -> None:
+        """The directory entry is free again, if that job still has it."""
+        self._execute(_FREE, (effect.unique, effect.job))
+
+    def reserve(self, name: str, job: str, home: int, replacing: str) -> tuple[str, int]:
+        """Take the directory entry if it is free or held by `replacing`. Returns its holder, and the holder's home."""
+        held: tuple[str, int] | None = self._execute(_HOLDER, (name,)).fetchone()
+        if held is None or (replacing and held[0] == replacing):
+            held = (job, home)
+            self._execute(_HOLD, (name, *held))
+        return held
+
+    def _holder(self, unique: str, otherwise: str) -> tuple[str, int]:
+        held = self._execute(_HOLDER, (unique,)).fetchone() if unique else None
+        return held or (otherwise, self.index)
+
+    def _hold_unique(self, row: Row) -> None:
+        if row.unique and self._is_here(row.unique):
+            self._execute(_HOLD, (row.unique, row.id, self.index))
+
+    def _free_unique(self, row: Row) -> None:
+        if not row.unique:
+            return
+        effect = FreeUnique(to=partition_of(row.unique, self._partitions), unique=row.unique, job=row.id)
+        if effect.to == self.index:
+            self.free_unique(effect)
+        else:
+            self._post(effect)
+
+    def _post(self, effect: AnyEffect) -> None:
+        self._log.effects_sent += 1
+        self._log.effects_waiting += 1
+        self._execute(_POST, (self._log.effects_sent, _encode(structs.replace(effect, id=self._log.effects_sent))))
+
+    def _by_partition(self, keys: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
+        there: dict[int, list[str]] = {}
+        for key in keys:
+            there.setdefault(partition_of(key, self._partitions), []).append(key)
+        return [(to, tuple(there[to])) for to in sorted(there)]
+
+    def _is_here(self, name: str) -> bool:
+        return self._partitions == 1 or partition_of(name, self._partitions) == self.index
+
+    # -- small things
+
+    def _move(self, row: Row, event: JobEvent, state: JobState) -> None:
+        assert allowed(row.state, event, state), (row.state, event, state)
+        row.state = state
+        self._changed[row.id] = row
+
+    def unfetched_locks(self, now: int) -> list[Row]:
+        """Locks that were granted and not fetched in time (P21)."""
+        self.flush()
+        return [self.known(id) for (id,) in self._execute(OFFERS, (now - LOCK_ACCEPT_US,)).fetchall()]
+
+    def unroutable(self, now: int) -> list[Row]:
+        """Jobs that no worker has known for long, and of which this was not said yet."""
+        self.flush()
+        return [self.known(id) for (id,) in self._execute(UNROUTABLE, (now - UNROUTABLE_US,)).fetchall()]
+
+
+class _Queues(msgspec.Struct, frozen=True):
+    queues: tuple[str, ...] = ()
+
+
+_queues_decoder: Final = msgspec.msgpack.Decoder(_Queues)
+
+
+def _decode_queues(instance: Any) -> tuple[str, ...]:
+    return _queues_decoder.decode(instance).queues
+
+
+def _is_scope(row: Row) -> bool:
+    return row.kind is not JobKind.TASK
+
+
+def _merge(positions: dict[int, int], more: Iterable[tuple[int, int]]) -> None:
+    for partition, position in more:
+        positions[partition] = max(position, positions.get(partition, 0))

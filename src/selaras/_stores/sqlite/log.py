@@ -1,0 +1,171 @@
+"""The log of one partition, and the row of counters that every transaction reads first and writes last."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from selaras._contracts.clock import Entropy
+from selaras._contracts.limits import EPOCH_SHIFT, LOG_LENGTH, NEWS_MOST
+from selaras._core.positions import START, Cursor, Event, News, Scope
+from selaras._stores.sqlite.connection import Connection
+
+_FIELDS: Final = (
+    "position", "event_id", "before_position", "before_id", "last_mark", "tag_floor", "epoch", "counter",
+    "numbers", "effects_sent", "effects_waiting", "serving", "arranged", "time_us",
+)  # fmt: skip
+
+_LOAD: Final = f"SELECT {', '.join(_FIELDS)} FROM ledger"
+_SAVE: Final = f"UPDATE ledger SET {', '.join(f'{name} = ?' for name in _FIELDS)}"
+TAIL: Final = "SELECT position, event_id, before_position, before_id, epoch FROM ledger"
+_APPEND: Final = "INSERT INTO events VALUES (?, ?, ?, ?)"
+_MARK: Final = "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)"
+_MARK_OF: Final = "SELECT position FROM marks WHERE scope = ? AND name = ?"
+_ID_AT: Final = "SELECT event_id FROM events WHERE position = ?"
+_AFTER: Final = "SELECT position, scope, name FROM events WHERE position > ? ORDER BY position"
+
+_SCOPES: Final = {scope.value: scope for scope in Scope}
+
+
+class Log:
+    """Events and counters, as the running transaction sees them.
+
+    Attributes:
+        last_mark: where the last event of a tag or family stands: what is younger needs no look at the marks.
+        numbers: counts jobs, places and joinings, so that one order covers them all.
+        serving: grows when the set of served queues may have changed; `arranged`: up to where lines know it.
+        time_us: the latest time ever told; a clock that goes back waits for it.
+    """
+
+    __slots__ = (*_FIELDS, "_con", "_entropy")
+
+    position: int
+    event_id: int
+    before_position: int
+    before_id: int
+    last_mark: int
+    tag_floor: int
+    epoch: int
+    counter: int
+    numbers: int
+    effects_sent: int
+    effects_waiting: int
+    serving: int
+    arranged: int
+    time_us: int
+
+    def __init__(self, con: Connection, entropy: Entropy) -> None:
+        self._con = con
+        self._entropy = entropy
+
+    def load(self) -> None:
+        """Read the row, at the beginning of a transaction."""
+        (
+            self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
+            self.epoch, self.counter, self.numbers, self.effects_sent, self.effects_waiting, self.serving,
+            self.arranged, self.time_us,
+        ) = self._con.execute(_LOAD).fetchone()  # fmt: skip
+
+    def save(self) -> None:
+        """Write the row, at the end of a transaction."""
+        row = (
+            self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
+            self.epoch, self.counter, self.numbers, self.effects_sent, self.effects_waiting, self.serving,
+            self.arranged, self.time_us,
+        )  # fmt: skip
+        self._con.execute(_SAVE, row)
+
+    def next_stamp(self, now: int) -> int:
+        """Return the next fence, token or stamp (P15)."""
+        self.counter = max(self.counter + 1, (self.epoch << EPOCH_SHIFT) + now)
+        return self.counter
+
+    def next_number(self) -> int:
+        """Return the next number of the one order of jobs, places and joinings."""
+        self.numbers += 1
+        return self.numbers
+
+    def append(self, scope: Scope, name: str) -> None:
+        """Void `name`, for everybody, from here on."""
+        self.position += 1
+        self.event_id = self._entropy.getrandbits(63)
+        self._con.execute(_APPEND, (self.position, self.event_id, scope.value, name))
+        if scope is not Scope.KEY:
+            self._con.execute(_MARK, (scope.value, name, self.position))
+            self.last_mark = self.position
+
+    def voided_after(self, position: int, family: str, tags: tuple[str, ...]) -> bool:
+        """Say whether the family or one of the tags has an event after `position` (P12)."""
+        if position >= self.last_mark and position >= self.tag_floor:
+            return False
+        return voided_after(self._con, position, family, tags, self.tag_floor)
+
+    def news(self, since: Cursor) -> News:
+        """Tell what came after `since`, of one name only the last event, or `reset`."""
+        if since.position == self.position and since.event_id == self.event_id:
+            return News(Cursor(self.position, self.event_id), epoch=self.epoch)
+        return news(
+            self._con, (self.position, self.event_id, self.before_position, self.before_id, self.epoch), since
+        )
+
+    def trim(self) -> int:
+        """Forget the oldest events beyond the length kept. Returns how many."""
+        last = self.position - LOG_LENGTH
+        trimmed = last - self.before_position
+        if trimmed <= 0:
+            return 0
+        tags = self._con.execute(
+            "SELECT e.position, e.name FROM events AS e JOIN marks AS m"
+            " ON m.scope = e.scope AND m.name = e.name AND m.position = e.position"
+            " WHERE e.position <= ? AND e.scope = ? ORDER BY e.position",
+            (last, Scope.TAG.value),
+        ).fetchall()
+        for position, name in tags:
+            self._con.execute("DELETE FROM marks WHERE scope = ? AND name = ?", (Scope.TAG.value, name))
+            self.tag_floor = position
+        self.before_id = self._con.execute(_ID_AT, (last,)).fetchone()[0]
+        self.before_position = last
+        self._con.execute("DELETE FROM events WHERE position <= ?", (last,))
+        return trimmed
+
+    def lose(self, events: int) -> None:
+        """Forget the last events and begin a new epoch, as a store that lost its memory does (P20)."""
+        self.position = max(self.before_position, self.position - events)
+        self._con.execute("DELETE FROM marks WHERE position > ?", (self.position,))
+        self._con.execute("DELETE FROM events WHERE position > ?", (self.position,))
+        row = self._con.execute(_ID_AT, (self.position,)).fetchone()
+        self.event_id = row[0] if row else self.before_id
+        self.epoch += 1
+
+
+def voided_after(con: Connection, position: int, family: str, tags: tuple[str, ...], tag_floor: int) -> bool:
+    """Ask the marks themselves; see `Log.voided_after`."""
+    if tags and position < tag_floor:
+        return True
+    names = ((Scope.FAMILY.value, family), *((Scope.TAG.value, tag) for tag in tags))
+    marks = (con.execute(_MARK_OF, name).fetchone() for name in names)
+    return any(mark is not None and mark[0] > position for mark in marks)
+
+
+def news(con: Connection, tail: tuple[int, int, int, int, int], since: Cursor) -> News:
+    """Tell what came after `since`, given the row that `TAIL` selects."""
+    position, event_id, before_position, before_id, epoch = tail
+    cursor = Cursor(position, event_id)
+    if since == cursor:
+        return News(cursor, epoch=epoch)
+    behind = position - since.position
+    if not 0 < behind <= NEWS_MOST or not _knows(con, since, before_position, before_id):
+        return News(cursor, reset=True, epoch=epoch)
+    last: dict[tuple[int, str], Event] = {}
+    for at, scope, name in con.execute(_AFTER, (since.position,)):
+        last.pop((scope, name), None)
+        last[scope, name] = Event(at, _SCOPES[scope], name)
+    return News(cursor, tuple(last.values()), epoch=epoch)
+
+
+def _knows(con: Connection, cursor: Cursor, before_position: int, before_id: int) -> bool:
+    if cursor == START or cursor.position < before_position:
+        return False  # a newcomer holds nothing: a reset costs it nothing
+    if cursor.position == before_position:
+        return cursor.event_id == before_id
+    row = con.execute(_ID_AT, (cursor.position,)).fetchone()
+    return row is not None and bool(row[0] == cursor.event_id)

@@ -1,0 +1,152 @@
+"""The tables of a partition, and what is checked before a file is used.
+
+Whatever is `ready`, `running`, due, late or over is found by a partial index of just such jobs, so that a
+claim costs the same with ten jobs waiting and with a million.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from selaras._core.errors import StoreMismatch
+from selaras._core.jobs.job import JobKind
+from selaras._core.jobs.lifecycle import FINAL, WAITING
+from selaras._core.jobs.states import JobState
+from selaras._stores.sqlite.connection import Connection
+
+VERSION: Final = 1
+
+
+def among(states: frozenset[JobState] | tuple[JobState, ...]) -> str:
+    """Write states as an SQL list. An index is used only where a query spells its condition the same way."""
+    return ", ".join(f"'{state}'" for state in sorted(states))
+
+
+IS_READY: Final = f"state = '{JobState.READY}'"
+IS_CLAIMABLE: Final = f"{IS_READY} AND kind = '{JobKind.TASK}'"  # a lock is fetched by name
+IS_RUNNING: Final = f"state = '{JobState.RUNNING}'"
+IS_SCHEDULED: Final = f"state = '{JobState.SCHEDULED}'"
+IS_BLOCKED: Final = f"state = '{JobState.BLOCKED}'"
+IS_IN_LINE: Final = f"line <> '' AND state IN ({among((JobState.HELD, JobState.READY))})"
+IS_WAITING: Final = f"state IN ({among(WAITING)})"
+IS_OVER: Final = f"state IN ({among(FINAL)})"
+IS_SCOPE: Final = f"kind <> '{JobKind.TASK}'"
+IS_LOCK_OFFER: Final = f"kind = '{JobKind.LOCK}' AND {IS_READY}"
+
+TABLES: Final = f"""
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+
+-- One row: the log's ends, the counters, and the latest time ever told.
+CREATE TABLE ledger (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    position INTEGER NOT NULL DEFAULT 0, event_id INTEGER NOT NULL DEFAULT 0,
+    before_position INTEGER NOT NULL DEFAULT 0, before_id INTEGER NOT NULL DEFAULT 0,
+    last_mark INTEGER NOT NULL DEFAULT 0, tag_floor INTEGER NOT NULL DEFAULT 0,
+    epoch INTEGER NOT NULL DEFAULT 0, counter INTEGER NOT NULL DEFAULT 0, numbers INTEGER NOT NULL DEFAULT 0,
+    effects_sent INTEGER NOT NULL DEFAULT 0, effects_waiting INTEGER NOT NULL DEFAULT 0,
+    serving INTEGER NOT NULL DEFAULT 0, arranged INTEGER NOT NULL DEFAULT 0,
+    time_us INTEGER NOT NULL DEFAULT 0
+);
+INSERT INTO ledger (one) VALUES (1);
+
+CREATE TABLE events (position INTEGER PRIMARY KEY, event_id INTEGER, scope INTEGER, name TEXT);
+CREATE TABLE marks (scope INTEGER, name TEXT, position INTEGER, PRIMARY KEY (scope, name)) WITHOUT ROWID;
+
+CREATE TABLE entries (
+    key TEXT NOT NULL UNIQUE, position INTEGER, stamp INTEGER, checksum INTEGER, until_us INTEGER,
+    family TEXT, version INTEGER, tags BLOB, value BLOB
+);
+CREATE INDEX entries_late ON entries (until_us) WHERE until_us > 0;
+CREATE TABLE intents (
+    number INTEGER PRIMARY KEY, key TEXT, home INTEGER, job TEXT, fence INTEGER, planted_us INTEGER,
+    planted_at INTEGER, clean INTEGER, until_us INTEGER DEFAULT 0, preimage BLOB
+);
+CREATE UNIQUE INDEX intents_key ON intents (key, home, job);
+CREATE INDEX intents_owner ON intents (home, job);
+CREATE INDEX intents_falling ON intents (until_us) WHERE until_us > 0;
+CREATE TABLE tokens (key TEXT PRIMARY KEY, token INTEGER, until_us INTEGER, granted_at INTEGER) WITHOUT ROWID;
+CREATE INDEX tokens_late ON tokens (until_us);
+CREATE TABLE floors (key TEXT PRIMARY KEY, version INTEGER, closed_until_us INTEGER) WITHOUT ROWID;
+
+-- `plain`: it stands in no line, writes nothing and nobody waits for it, so its end touches its own row only.
+-- `lane`: its task, once a worker did not know it. `rest`, `waits`, `positions`, `stuck`, `history`: NULL if as by default.
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state TEXT NOT NULL, plain INTEGER NOT NULL DEFAULT 1,
+    priority INTEGER NOT NULL, place INTEGER NOT NULL DEFAULT 0, ready_us INTEGER NOT NULL DEFAULT 0,
+    fence INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0, lost INTEGER NOT NULL DEFAULT 0,
+    turn INTEGER NOT NULL DEFAULT 0, joined INTEGER NOT NULL DEFAULT 0,
+    created_us INTEGER NOT NULL, due_us INTEGER NOT NULL, expires_us INTEGER NOT NULL DEFAULT 0,
+    started_us INTEGER NOT NULL DEFAULT 0, ended_us INTEGER NOT NULL DEFAULT 0,
+    keep_until_us INTEGER NOT NULL DEFAULT 0, result_ttl_us INTEGER NOT NULL, strayed_us INTEGER NOT NULL DEFAULT 0,
+    cancel_requested INTEGER NOT NULL DEFAULT 0,
+    queue TEXT NOT NULL, task TEXT NOT NULL, kind TEXT NOT NULL DEFAULT '{JobKind.TASK}',
+    lane TEXT NOT NULL DEFAULT '', instance TEXT NOT NULL DEFAULT '', line TEXT NOT NULL DEFAULT '',
+    unique_key TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '',
+    payload BLOB NOT NULL, meta BLOB NOT NULL, rest BLOB, waits BLOB, positions BLOB, input BLOB,
+    stuck BLOB, result BLOB, error BLOB, progress BLOB, history BLOB
+);
+CREATE INDEX jobs_ready ON jobs (queue, lane, priority DESC, place, ready_us) WHERE {IS_CLAIMABLE};
+CREATE INDEX jobs_running ON jobs (instance, fence) WHERE {IS_RUNNING};
+CREATE INDEX jobs_asked ON jobs (instance, fence) WHERE {IS_RUNNING} AND cancel_requested = 1;
+CREATE INDEX jobs_due ON jobs (due_us, number, queue) WHERE {IS_SCHEDULED};
+CREATE INDEX jobs_blocked ON jobs (queue) WHERE {IS_BLOCKED};
+CREATE INDEX jobs_in_line ON jobs (line, kind, queue, priority DESC, joined, id) WHERE {IS_IN_LINE};
+CREATE INDEX jobs_late ON jobs (expires_us, number) WHERE expires_us > 0 AND {IS_WAITING};
+CREATE INDEX jobs_over ON jobs (keep_until_us, number, queue, state, kind) WHERE {IS_OVER};
+CREATE INDEX jobs_stray ON jobs (strayed_us) WHERE lane <> '' AND {IS_READY};
+CREATE INDEX jobs_scopes ON jobs (number) WHERE {IS_SCOPE};
+CREATE INDEX jobs_offers ON jobs (number) WHERE {IS_LOCK_OFFER};
+
+CREATE TABLE lines (name TEXT PRIMARY KEY, holder TEXT NOT NULL, head TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE dependents (
+    number INTEGER PRIMARY KEY, parent TEXT, child TEXT, edge TEXT, home INTEGER, UNIQUE (parent, child, edge)
+);
+CREATE TABLE directory (name TEXT PRIMARY KEY, job TEXT, home INTEGER) WITHOUT ROWID;
+CREATE TABLE paused (queue TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE instances (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, until_us INTEGER, suspected_us INTEGER DEFAULT 0,
+    acked INTEGER DEFAULT 0, bell TEXT, idle BLOB, instance BLOB
+);
+CREATE INDEX instances_idle ON instances (number) WHERE idle IS NOT NULL;
+CREATE TABLE turns (instance TEXT, number INTEGER, reply BLOB, PRIMARY KEY (instance, number)) WITHOUT ROWID;
+CREATE TABLE outbox (id INTEGER PRIMARY KEY, effect BLOB);
+"""
+
+
+def is_new(con: Connection) -> bool:
+    """Say whether the file holds nothing yet."""
+    row = con.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    return bool(row[0] == 0)
+
+
+def create(con: Connection, *, index: int, partitions: int) -> None:
+    """Create the tables, inside the caller's transaction."""
+    for statement in TABLES.split(";"):
+        if statement.strip():
+            con.execute(statement)
+    facts = {"product": "selaras", "version": VERSION, "index": index, "partitions": partitions}
+    con.executemany("INSERT INTO meta VALUES (?, ?)", list(facts.items()))
+
+
+def check(con: Connection, path: Path, *, index: int, partitions: int) -> None:
+    """Refuse a file that this program must not touch.
+
+    Raises:
+        StoreMismatch: the file is another program's, of a newer version, or of another number of partitions.
+    """
+    ours = con.execute("SELECT count(*) FROM sqlite_schema WHERE name IN ('meta', 'ledger')").fetchone()
+    facts: dict[str, object] = dict(con.execute("SELECT name, value FROM meta")) if ours[0] == 2 else {}
+    if facts.get("product") != "selaras":
+        raise StoreMismatch(f"the store {path.absolute()} is another program's database: name another file")
+    version = facts["version"]
+    if version != VERSION:
+        raise StoreMismatch(
+            f"the store {path.absolute()} has schema {version}, this version of selaras knows {VERSION}: "
+            "upgrade selaras on this machine, or name another file"
+        )
+    if (facts["index"], facts["partitions"]) != (index, partitions):
+        raise StoreMismatch(
+            f"the store {path.absolute()} is partition {facts['index']} of {facts['partitions']}, "
+            f"it was opened as partition {index} of {partitions}: open it with partitions={facts['partitions']}"
+        )

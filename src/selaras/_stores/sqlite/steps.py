@@ -1,0 +1,537 @@
+"""Each verb as one synchronous step over one connection, inside a transaction that its caller began."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from selaras._contracts.limits import DUE_PER_TURN, ORPHAN_US, REAP_GRACE_US
+from selaras._contracts.partition import (
+    Admit,
+    AnyEffect,
+    Enqueued,
+    Fill,
+    FillReply,
+    FreeUnique,
+    Grant,
+    HeartbeatReply,
+    HeartbeatRequest,
+    Instance,
+    Invalidation,
+    Owner,
+    Parted,
+    Planted,
+    ReadReply,
+    ReadRequest,
+    Register,
+    Reservation,
+    Resolve,
+    SettleReply,
+    Tended,
+    TurnReply,
+    TurnRequest,
+    Void,
+)
+from selaras._core.jobs.job import Admission, Attempt, Claim, JobKind, NewJob, Refusal, Settled, Settlement
+from selaras._core.jobs.states import JobEvent, JobState
+from selaras._core.positions import Cursor, News
+from selaras._stores.sqlite.cells import Cells
+from selaras._stores.sqlite.connection import Connection
+from selaras._stores.sqlite.file import DatabaseFile
+from selaras._stores.sqlite.jobs import Jobs
+from selaras._stores.sqlite.log import Log
+from selaras._stores.sqlite.plain import Candidate, PlainJobs, Recipe, claim_again, claim_of, recipe_of
+from selaras._stores.sqlite.rows import is_plain
+from selaras._stores.sqlite.schema import IS_RUNNING
+
+CANCELS: Final = f"SELECT id, fence FROM jobs WHERE {IS_RUNNING} AND cancel_requested = 1 AND instance = ? ORDER BY fence"
+_HOLDER: Final = "SELECT number, acked, idle FROM instances WHERE id = ?"
+_SAVE_HOLDER: Final = "UPDATE instances SET acked = ?, idle = ? WHERE number = ?"
+_ENROLL: Final = (
+    "INSERT INTO instances (id, until_us, bell, instance) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+    " until_us = excluded.until_us, suspected_us = 0, bell = excluded.bell, instance = excluded.instance"
+)
+_EXPIRED: Final = "SELECT id, suspected_us FROM instances WHERE until_us <= ? ORDER BY number"
+_IDLE: Final = "SELECT number, bell, idle FROM instances WHERE idle IS NOT NULL ORDER BY number"
+_BELL: Final = "SELECT bell FROM instances WHERE id = ?"
+_ACKNOWLEDGE: Final = "DELETE FROM turns WHERE instance = ? AND number <= ?"
+_REPLY: Final = "SELECT reply FROM turns WHERE instance = ? AND number = ?"
+_KEEP_REPLY: Final = "INSERT INTO turns VALUES (?, ?, ?)"
+
+_encode: Final = msgspec.msgpack.encode
+_decode_idle: Final = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+_decode_instance: Final = msgspec.msgpack.Decoder(Instance).decode
+
+
+class _Reply(Struct, frozen=True, array_like=True):
+    """An unacknowledged turn (P16): its plain successes and claims in short, the others as they were told."""
+
+    position: int = 0
+    settled: list[tuple[str, int] | Settled] = []
+    claims: list[Recipe | Claim] = []
+
+
+_decode_reply: Final = msgspec.msgpack.Decoder(_Reply).decode
+
+
+class Steps:
+    """The verbs that change a partition. `rings`: bells to ring once the transaction is committed."""
+
+    def __init__(self, con: Connection, file: DatabaseFile) -> None:
+        self.con = con
+        self._execute = con.execute
+        self._clock = file.clock
+        self._index = file.index
+        self._log = Log(con, file.entropy)
+        self._cells = Cells(con, self._log, file.index)
+        self._jobs = Jobs(con, self._log, self._cells, file.index, file.partitions)
+        self._plain = PlainJobs(con, self._log, self._jobs)
+        self.rings: list[str] = []
+
+    # -- the transaction
+
+    def load(self) -> None:
+        """The transaction has begun."""
+        self._log.load()
+
+    def save(self) -> None:
+        """The transaction is about to be committed."""
+        self._jobs.clear()
+        self._log.save()
+
+    def forget(self) -> None:
+        """The transaction was rolled back."""
+        self._jobs.forget_all()
+        self.rings.clear()
+
+    def _now(self) -> int:
+        """Return the store's time at the beginning of a verb: it never goes back."""
+        self._jobs.clear()
+        log = self._log
+        log.time_us = max(self._clock.wall_us(), log.time_us)
+        return log.time_us
+
+    # -- jobs
+
+    def enqueue(self, jobs: Sequence[NewJob], since: Cursor) -> Enqueued:
+        """See `Partition`."""
+        now = self._now()
+        admissions: list[Admission] = []
+        for plain, some in groupby(jobs, is_plain):
+            if plain:
+                admissions += self._plain.admit(list(some), now)
+            else:
+                admissions += [self._jobs.admit(job, now) for job in some]
+        self._wake()
+        return Enqueued(tuple(admissions), self._log.news(since), self._log.effects_waiting > 0)
+
+    def turn(self, request: TurnRequest) -> TurnReply:
+        """See `Partition`."""
+        now = self._now()
+        instance = request.instance
+        holder = self._execute(_HOLDER, (instance,)).fetchone()
+        if holder is None:
+            settled = tuple(self._plain.settle(instance, request.settlements, now))
+            return TurnReply(news=self._log.news(request.since), enrolled=False, settled=settled)
+        row, acked, was_idle = holder
+        if request.acked > acked:
+            acked = request.acked
+            self._execute(_ACKNOWLEDGE, (instance, acked))
+        kept = self._execute(_REPLY, (instance, request.number)).fetchone()
+        settled, claims = (), ()
+        if kept is not None:
+            settled, claims = self._tell_again(_decode_reply(kept[0]))
+            more = self._claim(request, now, limit=0)[1]
+        elif request.number > acked:
+            settled = tuple(self._plain.settle(instance, request.settlements, now))
+            self._note_progress(request)
+            self._jobs.promote(now, DUE_PER_TURN)
+            taken, more = self._claim(request, now, limit=request.limit)
+            position = self._log.position
+            claims = tuple([_claim(one, position) for one in taken])
+            self._execute(_KEEP_REPLY, (instance, request.number, _encode(_reply(position, settled, taken))))
+        else:
+            more = self._claim(request, now, limit=0)[1]
+        if more:
+            self._jobs.woken.extend(request.queues)
+        if was_idle is not None:
+            self._execute(_SAVE_HOLDER, (acked, None, row))
+        self._wake()
+        idle = _encode(request.queues) if request.idle and not claims and not more and request.queues else None
+        self._execute(_SAVE_HOLDER, (acked, idle, row))
+        return TurnReply(
+            news=self._log.news(request.since),
+            settled=settled,
+            claims=claims,
+            more=more,
+            next_due_us=self._next_due(now),
+            cancels=self._cancels(instance),
+            outbox=self._log.effects_waiting > 0,
+        )
+
+    def _claim(
+        self, request: TurnRequest, now: int, *, limit: int
+    ) -> tuple[list[tuple[Candidate, int] | Claim], bool]:
+        """Claim up to `limit` jobs: plain ones as (row, fence). Returns them, and whether more could be claimed."""
+        taken: list[tuple[Candidate, int] | Claim] = []
+        self._jobs.clear()
+        lanes = self._plain.lanes(request.queues, request.tasks)
+        while lanes:
+            most = limit - len(taken) + 1
+            found = self._plain.candidates(lanes, most)
+            done = self._take(found, taken, request, now, limit=limit)
+            if done:
+                return taken, True
+            if len(found) < most and done is not None:
+                return taken, False
+            self._jobs.clear()
+        return taken, False
+
+    def _take(
+        self,
+        found: list[Candidate],
+        taken: list[tuple[Candidate, int] | Claim],
+        request: TurnRequest,
+        now: int,
+        *,
+        limit: int,
+    ) -> bool | None:
+        """Take what was found, in order. Returns True: more is left; None: what comes next must be looked up again."""
+        jobs, instance, turn, tasks = self._jobs, request.instance, request.number, request.tasks
+        fence = self._plain.fence
+        plain: list[tuple[Candidate, int]] = []
+        unknown: list[int] = []
+        left: bool | None = False
+        room = limit - len(taken)
+        for row in found:
+            if row[2] not in tasks:
+                unknown.append(row[0])
+            elif not room:
+                left = True
+                break
+            elif 0 < row[6] <= now:
+                jobs.expire_one(jobs.known(row[1]), now)  # its line goes on with another
+                left = None
+                break
+            else:
+                room -= 1
+                if row[3]:
+                    one = (row, fence(now))
+                    plain.append(one)
+                    taken.append(one)
+                else:
+                    taken.append(jobs.claim(jobs.known(row[1]), instance, turn, now))
+        self._plain.take(plain, instance, turn, now)
+        if unknown:
+            self._plain.lay_aside(unknown)
+        return left
+
+    def _tell_again(self, reply: _Reply) -> tuple[tuple[Settled, ...], tuple[Claim, ...]]:
+        settled = tuple(
+            one if isinstance(one, Settled) else Settled(*one, JobState.SUCCEEDED) for one in reply.settled
+        )
+        again = (
+            one if isinstance(one, Claim) else claim_again(self.con, one, reply.position) for one in reply.claims
+        )
+        return settled, tuple(claim for claim in again if claim is not None)
+
+    def settle(self, instance: str, settlements: Sequence[Settlement], since: Cursor) -> SettleReply:
+        """See `Partition`."""
+        settled = tuple(self._plain.settle(instance, settlements, self._now()))
+        self._wake()
+        return SettleReply(settled, self._log.news(since), self._log.effects_waiting > 0)
+
+    def enroll(self, instance: Instance) -> None:
+        """See `Partition`."""
+        until_us = self._now() + instance.lease_us
+        self._execute(_ENROLL, (instance.id, until_us, instance.bell, _encode(instance)))
+        self._log.serving += 1
+
+    def dismiss(self, instance: str) -> None:
+        """See `Partition`."""
+        now = self._now()
+        if not self._strike(instance):
+            return
+        for row in self._jobs.running(instance):
+            if row.kind is JobKind.TASK:
+                release = Settlement(row.id, row.fence, JobEvent.RELEASE, reason="worker stopped")
+                self._jobs.settle(instance, release, now)
+            else:
+                self._jobs.lose(row, now)
+        self._wake()
+
+    def _strike(self, instance: str) -> bool:
+        """Strike an instance off, with its turns. Returns whether it was known."""
+        known = self._execute("DELETE FROM instances WHERE id = ?", (instance,)).rowcount > 0
+        if known:
+            self._execute("DELETE FROM turns WHERE instance = ?", (instance,))
+            self._log.serving += 1
+        return known
+
+    def beat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        """See `Pulse`."""
+        now = self._now()
+        instance = request.instance
+        holder = self._execute("SELECT instance FROM instances WHERE id = ?", (instance,)).fetchone()
+        settled = tuple(self._plain.settle(instance, request.settlements, now))
+        if holder is None:
+            self._wake()
+            return HeartbeatReply(enrolled=False, lost=request.held, settled=settled)
+        until_us = now + _decode_instance(holder[0]).lease_us
+        self._execute("UPDATE instances SET until_us = ?, suspected_us = 0 WHERE id = ?", (until_us, instance))
+        held = {(attempt.job, attempt.fence) for attempt in request.held}
+        abandoned = {(attempt.job, attempt.fence) for attempt in request.abandoned}
+        running = self._running_briefly(instance)
+        for id, fence, kind, turn in running:
+            if (id, fence) in abandoned:
+                self._jobs.lose(self._jobs.known(id), now)
+            elif kind == JobKind.TASK and turn <= request.last_turn and (id, fence) not in held:
+                self._jobs.release(self._jobs.known(id), now)
+        self._jobs.flush()
+        still = {(id, fence) for id, fence, _, _ in self._running_briefly(instance)}
+        lost = tuple(one for one in request.held if (one.job, one.fence) not in still)
+        self._wake()
+        return HeartbeatReply(enrolled=True, lost=lost, cancels=self._cancels(instance), settled=settled)
+
+    def _running_briefly(self, instance: str) -> list[Any]:
+        self._jobs.flush()
+        return self._execute(
+            f"SELECT id, fence, kind, turn FROM jobs WHERE {IS_RUNNING} AND instance = ? ORDER BY fence", (instance,)
+        ).fetchall()
+
+    # -- cache
+
+    def read(self, requests: Sequence[ReadRequest], since: Cursor) -> ReadReply:
+        """See `Partition`."""
+        now = self._now()
+        return ReadReply(tuple([self._cells.look(request, now) for request in requests]), self._log.news(since))
+
+    def fill(self, fills: Sequence[Fill], since: Cursor) -> FillReply:
+        """See `Partition`."""
+        now = self._now()
+        return FillReply(tuple([self._cells.fill(fill, now) for fill in fills]), self._log.news(since))
+
+    def extend_fills(self, tokens: Sequence[tuple[str, int]], lease_us: int) -> None:
+        """See `Partition`."""
+        now = self._now()
+        for key, token in tokens:
+            self._cells.extend(key, token, now + lease_us, now)
+
+    def abandon_fills(self, tokens: Sequence[tuple[str, int]]) -> None:
+        """See `Partition`."""
+        for key, token in tokens:
+            self._cells.abandon(key, token)
+
+    def invalidate(self, names: Invalidation, since: Cursor) -> News:
+        """See `Partition`."""
+        self._cells.invalidate(names, self._now())
+        return self._log.news(since)
+
+    def plant(self, instance: str, owner: Owner, keys: Sequence[str], since: Cursor) -> Planted:
+        """See `Partition`."""
+        now = self._now()
+        if owner.home == self._index and not self._jobs.holds(instance, owner.job, owner.fence):
+            return Planted(self._log.news(since), Refusal.LEASE_LOST)
+        if any(self._cells.outlived(owner, key) for key in keys):
+            return Planted(self._log.news(since), Refusal.LEASE_LOST)
+        for key in keys:
+            self._cells.plant(owner, key, now)
+        return Planted(self._log.news(since))
+
+    # -- scopes and locks outside jobs
+
+    def acquire(self, instance: str, job: NewJob, since: Cursor) -> Grant:
+        """See `Partition`."""
+        now = self._now()
+        if self._execute(_HOLDER, (instance,)).fetchone() is None:
+            return Grant(0, self._log.news(since), Refusal.LEASE_LOST)
+        fence, refusal = self._jobs.open_scope(job, instance, now)
+        self._wake()
+        return Grant(fence, self._log.news(since), refusal)
+
+    # -- housekeeping
+
+    def tend(self, limit: int) -> Tended:
+        """See `Partition`."""
+        now = self._now()
+        promoted = self._jobs.promote(now, limit)
+        suspected, lost = self._reap(now)
+        expired = self._jobs.expire(now, limit)
+        purged = self._jobs.forget_ended(now, limit)
+        for row in self._jobs.unfetched_locks(now):
+            self._jobs.cancel(row, "the lock was not fetched", now)
+        self._jobs.arrange_all(now)
+        fallen = self._cells.drop_fallen(now, limit)
+        self._cells.drop_dead(now, limit)
+        unroutable = self._jobs.unroutable(now)
+        for row in unroutable:
+            row.reason = f"unroutable: no worker knows task {row.task!r}"
+            self._jobs.touch(row)
+        trimmed = self._log.trim()
+        self._wake()
+        return Tended(
+            promoted=promoted,
+            suspected=suspected,
+            lost=lost,
+            expired=expired,
+            purged=purged,
+            unroutable=len(unroutable),
+            trimmed=trimmed,
+            again=limit in (promoted, expired, purged, fallen),
+            orphans=self._cells.orphans(now - ORPHAN_US),
+            outbox=self._log.effects_waiting > 0,
+        )
+
+    def _reap(self, now: int) -> tuple[int, int]:
+        """Look at expired leases: the first look suspects, the second, a grace later, settles as lost (P19)."""
+        suspected = lost = 0
+        for instance, suspected_us in self._execute(_EXPIRED, (now,)).fetchall():
+            if not suspected_us:
+                self._execute("UPDATE instances SET suspected_us = ? WHERE id = ?", (now, instance))
+                suspected += 1
+            elif now - suspected_us >= REAP_GRACE_US:
+                self._strike(instance)
+                lost += self._jobs.lose_all(instance, now)
+        return suspected, lost
+
+    def delivered(self, ids: Sequence[int]) -> None:
+        """See `Partition`."""
+        dropped = self.con.executemany("DELETE FROM outbox WHERE id = ?", [(id,) for id in ids]).rowcount
+        self._log.effects_waiting -= max(0, dropped)
+
+    def accept(self, effects: Sequence[AnyEffect]) -> None:
+        """See `Partition`."""
+        now = self._now()
+        for effect in effects:
+            self._accept(effect, now)
+        self._wake()
+
+    def _accept(self, effect: AnyEffect, now: int) -> None:
+        match effect:
+            case Register():
+                self._jobs.register(effect, now)
+            case Parted():
+                self._jobs.part(effect, now)
+            case Resolve(stand_us=0):
+                puts = {put.key: put for put in effect.puts}
+                for key in effect.keys:
+                    self._cells.resolve(effect.owner, key, puts.get(key), now)
+            case Resolve():
+                self._cells.let_stand(effect.owner, now + effect.stand_us)
+            case Void():
+                self._cells.invalidate(effect.names, now)
+            case Admit():
+                self._jobs.admit(effect.job, now)
+            case FreeUnique():
+                self._jobs.free_unique(effect)
+
+    def reserve(self, name: str, job: str, home: int, replacing: str) -> Reservation:
+        """See `Partition`."""
+        holder, its_home = self._jobs.reserve(name, job, home, replacing)
+        return Reservation(holder, its_home, mine=holder == job)
+
+    # -- by hand
+
+    def cancel(self, id: str, reason: str) -> tuple[JobState | None, bool]:
+        """See `Partition`."""
+        now = self._now()
+        row = self._jobs.get(id)
+        if row is None:
+            return None, False
+        did = self._jobs.cancel(row, reason, now)
+        self._wake()
+        return row.state, did
+
+    def revive(self, id: str) -> Admission:
+        """See `Partition`."""
+        now = self._now()
+        row = self._jobs.get(id)
+        if row is None:
+            return Admission(id, JobState.FAILED, created=False, refusal=Refusal.UNKNOWN_JOB)
+        admission = self._jobs.revive(row, now)
+        self._wake()
+        return admission
+
+    def purge(self, states: Sequence[JobState], queue: str, limit: int) -> int:
+        """See `Partition`."""
+        purged = self._jobs.purge(states, queue, limit, self._now())
+        self._wake()
+        return purged
+
+    def pause(self, queue: str, *, paused: bool) -> None:
+        """See `Partition`."""
+        now = self._now()
+        if paused:
+            self._execute("INSERT OR IGNORE INTO paused VALUES (?)", (queue,))
+        else:
+            self._execute("DELETE FROM paused WHERE queue = ?", (queue,))
+            self._jobs.woken.append(queue)
+        self._log.serving += 1
+        self._jobs.arrange_all(now)
+        self._wake()
+
+    def lose_memory(self, *, events: int) -> None:
+        """Forget the last events and all entries, as a failover to a lagging replica would: a new epoch."""
+        self._log.lose(events)
+        self._cells.forget()
+
+    # -- inside
+
+    def _note_progress(self, request: TurnRequest) -> None:
+        for job, fence, progress in request.progress:
+            row = self._jobs.holds(request.instance, job, fence)
+            if row:
+                row.progress = progress
+                self._jobs.touch(row)
+
+    def _next_due(self, now: int) -> int:
+        due_us = self._jobs.next_due_us()
+        return -1 if due_us is None else max(0, due_us - now)
+
+    def _cancels(self, instance: str) -> tuple[Attempt, ...]:
+        self._jobs.flush()
+        asked = self._execute(CANCELS, (instance,)).fetchall()
+        return tuple([Attempt(id, fence) for id, fence in asked])
+
+    def _wake(self) -> None:
+        """Ring one idle instance for each queue that has news, and those that were asked to cancel."""
+        woken, called = self._jobs.woken, self._jobs.called
+        if woken:
+            idle = [(row, bell, _decode_idle(queues)) for row, bell, queues in self._execute(_IDLE)]
+            for queue in dict.fromkeys(woken) if idle else ():
+                one = next((one for one in idle if queue in one[2]), None)
+                if one:
+                    idle.remove(one)
+                    self._execute("UPDATE instances SET idle = NULL WHERE number = ?", (one[0],))
+                    self.rings.append(one[1])
+            woken.clear()
+        for instance in called:
+            row = self._execute(_BELL, (instance,)).fetchone()
+            if row:
+                self.rings.append(row[0])
+        called.clear()
+
+
+def _claim(one: tuple[Candidate, int] | Claim, position: int) -> Claim:
+    if isinstance(one, Claim):
+        return structs.replace(one, position=position)
+    return claim_of(*one, position)
+
+
+def _reply(
+    position: int, settled: Sequence[Settled], taken: Sequence[tuple[Candidate, int] | Claim]
+) -> _Reply:
+    return _Reply(
+        position,
+        [
+            (one.job, one.fence)
+            if one.state is JobState.SUCCEEDED and not one.stored and not one.children
+            else one
+            for one in settled
+        ],
+        [structs.replace(one, position=position) if isinstance(one, Claim) else recipe_of(*one) for one in taken],
+    )

@@ -1,0 +1,276 @@
+"""Runs verbs, one after the other, many in one transaction (group commit).
+
+Whoever asks first runs the verbs of all who asked meanwhile. On an event loop that is a callback at the end of the
+loop's turn: a verb of a few microseconds is cheaper done there than handed to another thread, which would wait for
+the interpreter's lock once for every statement while the loop is busy. Whatever might wait goes to a thread:
+another process is writing, a commit waits for the disk (synchronous="full"), or a verb says it is heavy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Event, Thread, get_ident
+from typing import Any, Final, TypeVar
+
+from selaras._core.errors import SelarasError, StoreUnavailable
+from selaras._stores.sqlite.connection import (
+    Connection,
+    DatabaseError,
+    Link,
+    begin,
+    begin_at_once,
+    is_broken,
+    roll_back,
+    unavailable,
+)
+from selaras._stores.sqlite.file import DatabaseFile
+from selaras._stores.sqlite.steps import Steps
+
+T = TypeVar("T")
+
+BATCH_MOST: Final = 512
+"""Verbs of one transaction: more would keep other processes waiting."""
+
+CHECKPOINT_EVERY: Final = 4_000
+"""Changed rows after which the write-ahead log is copied into the database."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A verb, and who waits for it."""
+
+    verb: Callable[[Steps], Any]
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Writer:
+    """The one who changes a partition in this process. `ring` wakes an instance by its bell, after the commit."""
+
+    def __init__(self, file: DatabaseFile, ring: Callable[[str], None], *, inline: bool) -> None:
+        self._file = file
+        self._ring = ring
+        self._inline = inline
+        self._link = Link(lambda: file.open(writes=True))
+        self._link.on_close(self._forget_steps)
+        self._steps: Steps | None = None
+        self._generation = 0
+        self._asked: deque[_Asked] = deque()
+        self._soon: asyncio.AbstractEventLoop | None = None  # the loop that is going to run what was asked
+        self._thread: Thread | None = None
+        self._thread_pid = 0
+        self._kicked = Event()
+        self._closed = False
+        self._changes_copied = 0
+        self._copy_wanted = False
+
+    async def run(self, verb: Callable[[Steps], T], *, heavy: bool = False) -> T:
+        """Run a verb atomically and return its result. Raises StoreUnavailable, and then nothing was done."""
+        if self._closed:
+            raise StoreUnavailable(f"the store {self._file.path.absolute()} is closed")
+        loop = asyncio.get_running_loop()
+        asked = _Asked(verb, loop.create_future(), loop)
+        self._asked.append(asked)
+        if heavy or not self._inline:
+            self._kick()
+        elif self._soon is not loop:
+            self._soon = loop
+            loop.call_soon(self._run_here)
+        result: T = await asked.future
+        return result
+
+    def run_blocking(self, verb: Callable[[Steps], T]) -> T:
+        """Run a verb on the calling thread, however long it waits for other writers."""
+        with self._link.lock:
+            begin(self._connection())
+            asked = _Asked(verb, None, None)  # type: ignore[arg-type] - nobody waits on a loop
+            self._transact([asked])
+        if asked.error:
+            raise asked.error
+        result: T = asked.result
+        return result
+
+    def close(self) -> None:
+        """End what was asked, then disconnect."""
+        self._closed = True
+        self._run_waiting()
+        thread, self._thread = self._thread, None
+        if thread and thread.is_alive() and thread.ident != get_ident():
+            self._kicked.set()
+            thread.join()
+        with self._link.lock:
+            if self._link.is_open:
+                self._copy_log()
+            self._link.drop()
+
+    # -- who runs it
+
+    def _run_here(self) -> None:
+        """Run what was asked on the event loop, unless that could block it."""
+        self._soon = None
+        if not self._asked:
+            return
+        if not self._link.lock.acquire(blocking=False):
+            self._kick()
+            return
+        asked: list[_Asked] = []
+        try:
+            if not self._begin_at_once():
+                self._kick()
+                return
+            asked = self._next_batch()
+            self._transact(asked)
+        except (SelarasError, DatabaseError) as error:
+            asked = asked or self._next_batch()
+            self._fail(asked, error)
+        finally:
+            self._link.lock.release()
+        self._deliver(asked, here=asyncio.get_running_loop())
+        if self._asked or self._copy_wanted:
+            self._kick()
+
+    def _begin_at_once(self) -> bool:
+        return begin_at_once(self._connection())
+
+    def _run_waiting(self) -> None:
+        """Run what was asked, on this thread, waiting for other writers."""
+        while self._asked:
+            with self._link.lock:
+                asked: list[_Asked] = []
+                try:
+                    begin(self._connection())
+                    asked = self._next_batch()
+                    self._transact(asked)
+                except (SelarasError, DatabaseError) as error:
+                    asked = asked or self._next_batch()
+                    self._fail(asked, error)
+            self._deliver(asked, here=None)
+
+    def _kick(self) -> None:
+        from os import getpid
+
+        if self._thread is None or self._thread_pid != getpid():
+            self._thread_pid = getpid()
+            self._kicked = Event()
+            self._thread = Thread(target=self._serve, args=(self._kicked,), name="selaras-sqlite", daemon=True)
+            self._thread.start()
+        self._kicked.set()
+
+    def _serve(self, kicked: Event) -> None:
+        while not self._closed:
+            kicked.wait()
+            kicked.clear()
+            self._run_waiting()
+            if self._copy_wanted and not self._closed:
+                with self._link.lock:
+                    self._copy_log()
+                self._run_waiting()
+
+    # -- one transaction
+
+    def _connection(self) -> Connection:
+        """Return the connection, to the file that is there now."""
+        self._file.check()
+        if self._generation != self._file.generation:
+            self._link.drop()
+            self._generation = self._file.generation
+        con = self._link.connection()
+        if self._steps is None:
+            self._steps = Steps(con, self._file)
+            self._changes_copied = con.total_changes
+        return con
+
+    def _forget_steps(self) -> None:
+        self._steps = None
+
+    def _next_batch(self) -> list[_Asked]:
+        batch: list[_Asked] = []
+        while self._asked and len(batch) < BATCH_MOST:
+            asked = self._asked.popleft()
+            if not asked.future.cancelled():
+                batch.append(asked)
+        return batch
+
+    def _transact(self, batch: Sequence[_Asked]) -> None:
+        """Run verbs in the transaction that was begun; if one fails, each in one of its own."""
+        steps = self._steps
+        assert steps is not None
+        con = steps.con
+        try:
+            steps.load()
+            for asked in batch:
+                asked.result = asked.verb(steps)
+            steps.save()
+            con.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the one who asked
+            roll_back(con)
+            steps.forget()
+            if is_broken(error):
+                self._file.forget()
+                self._link.drop()
+            if len(batch) == 1:
+                batch[0].error = unavailable(error, self._file.path) if isinstance(error, DatabaseError) else error
+                return
+            for asked in batch:
+                try:
+                    begin(self._connection())
+                    self._transact([asked])
+                except (SelarasError, DatabaseError) as again:
+                    self._fail([asked], again)
+            return
+        for address in steps.rings:
+            self._ring(address)
+        steps.rings.clear()
+        if con.total_changes - self._changes_copied > CHECKPOINT_EVERY:
+            self._copy_wanted = True
+
+    def _fail(self, batch: Sequence[_Asked], error: Exception) -> None:
+        told = unavailable(error, self._file.path) if isinstance(error, DatabaseError) else error
+        for asked in batch:
+            asked.error = told
+
+    def _copy_log(self) -> None:
+        """Copy the write-ahead log into the database, so that it begins anew instead of growing."""
+        self._copy_wanted = False
+        if self._steps is None:
+            return
+        con = self._steps.con
+        self._changes_copied = con.total_changes
+        try:
+            con.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except DatabaseError:  # it is tried again after the next few thousand changes
+            pass
+
+    # -- answers
+
+    def _deliver(self, batch: Sequence[_Asked], here: asyncio.AbstractEventLoop | None) -> None:
+        elsewhere: dict[asyncio.AbstractEventLoop, list[_Asked]] = {}
+        for asked in batch:
+            if asked.loop is here:
+                _answer(asked)
+            else:
+                elsewhere.setdefault(asked.loop, []).append(asked)
+        for loop, several in elsewhere.items():
+            try:
+                loop.call_soon_threadsafe(_answer_all, several)
+            except RuntimeError:  # the loop is closed: nobody waits there any more
+                pass
+
+
+def _answer(asked: _Asked) -> None:
+    if asked.future.done():
+        return
+    if asked.error is not None:
+        asked.future.set_exception(asked.error)
+    else:
+        asked.future.set_result(asked.result)
+
+
+def _answer_all(batch: Sequence[_Asked]) -> None:
+    for asked in batch:
+        _answer(asked)
