@@ -44,7 +44,9 @@ class ProcessDied(Exception):
     """A child process ended while it ran a body (`os._exit`, a crash, the OOM killer). `code`: as in subprocess."""
 
     def __init__(self, code: int | None) -> None:
-        super().__init__(f"worker process died ({'killed by signal ' + str(-code) if code and code < 0 else f'exit code {code}'})")
+        super().__init__(
+            f"worker process died ({'killed by signal ' + str(-code) if code and code < 0 else f'exit code {code}'})"
+        )
         self.code = code
 
 

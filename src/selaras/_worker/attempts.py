@@ -229,7 +229,9 @@ class Roster:
 
     def _broken(self, held: Held, error: BaseException) -> Settlement:
         claim = held.run.claim
-        tell(self._observer, Trouble(where=f"running {claim.task} {claim.job}", error=f"{type(error).__name__}: {error}"))
+        tell(
+            self._observer, Trouble(where=f"running {claim.task} {claim.job}", error=f"{type(error).__name__}: {error}")
+        )
         reason = f"the worker could not run it: {type(error).__name__}"
         # Counted as lost: bounded by max_lost, where a release would go round for ever.
         return Settlement(claim.job, claim.fence, JobEvent.LOSE, reason=reason, writes=claim.writes)
@@ -335,7 +337,8 @@ class Roster:
         Its task then has nothing left to run; it is let go.
         """
         task, coroutine = held.task, held.coroutine
-        assert task is not None and coroutine is not None
+        assert task is not None
+        assert coroutine is not None
         try:
             coroutine.close()
         except (RuntimeError, ValueError):  # it swallowed that, too, or it is the very one that runs
@@ -357,7 +360,9 @@ class Roster:
     def stuck(self, mode: Mode) -> bool:
         """Say whether every slot of this mode is held by a body that was given up: nothing of it can run here."""
         slots = self._slots.get(mode)
-        return slots is not None and 0 < slots.total <= sum(1 for held in self.running if held.abandoned and held.mode is mode)
+        return slots is not None and 0 < slots.total <= sum(
+            1 for held in self.running if held.abandoned and held.mode is mode
+        )
 
     def find(self, task: Task[Any] | None) -> Held | None:
         """Return the attempt whose body runs in `task`; from any thread."""

@@ -125,7 +125,10 @@ class Keeper:
                 failures += 1
             except Exception as error:  # noqa: BLE001 - relaying must never end
                 failures += 1
-                tell(self._observer, Trouble(where="relaying between partitions", error=f"{type(error).__name__}: {error}"))
+                tell(
+                    self._observer,
+                    Trouble(where="relaying between partitions", error=f"{type(error).__name__}: {error}"),
+                )
             if failures:
                 self._outbox.set()
                 await self._clock.sleep(AGAIN.delay_us(failures, self._entropy) / 1_000_000)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 def loop_factory() -> Callable[[], AbstractEventLoop] | None:
     """Return uvloop's factory, or None for the default loop."""
     try:
-        import uvloop  # noqa: PLC0415 - an extra
+        import uvloop
     except ImportError:
         return None
     return uvloop.new_event_loop

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from selaras._contracts.clock import Clock
@@ -92,6 +93,19 @@ class Processes:
         return answer
 
     async def _start(self) -> _Child:
+        child, sock = self._spawn()
+        try:
+            await child.connect(sock)
+        except (EOFError, OSError):
+            died = await self._died(child)
+            await self._clock.sleep(FAILED_START_REST)
+            raise died from None
+        except BaseException:
+            await self._end(child)
+            raise
+        return child
+
+    def _spawn(self) -> tuple[_Child, socket.socket]:
         ours, theirs = socket.socketpair()
         lifeline, their_end = socket.socketpair()
         ours.setblocking(False)
@@ -101,20 +115,10 @@ class Processes:
                 [sys.executable, "-m", "selaras._worker.child", *map(str, fds), *self._servant],
                 stdin=subprocess.DEVNULL,
                 pass_fds=fds,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path)},
                 start_new_session=True,  # a Ctrl-C in the terminal is for the worker, which decides
             )
-        child = _Child(popen, lifeline)
-        try:
-            await child.connect(ours)
-        except (EOFError, OSError):
-            died = await self._died(child)
-            await self._clock.sleep(FAILED_START_REST)
-            raise died from None
-        except BaseException:
-            await self._end(child)
-            raise
-        return child
+        return _Child(popen, lifeline), ours
 
     async def _died(self, child: _Child) -> ProcessDied:
         await self._end(child)

@@ -33,7 +33,9 @@ class Leaving(Struct, frozen=True):
     abandoned: tuple[Attempt, ...] = ()
 
 
-def give_back_everything(store: Store, instance: str, leaving: Sequence[Leaving], *, seconds: float = LAST_ACT_MOST) -> bool:
+def give_back_everything(
+    store: Store, instance: str, leaving: Sequence[Leaving], *, seconds: float = LAST_ACT_MOST
+) -> bool:
     """Release what the instance holds; blocks, at most `seconds`. Returns whether every partition heard it.
 
     The caller ends the process at once, whatever this returns.

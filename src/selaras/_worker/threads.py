@@ -60,7 +60,9 @@ class Threads:
         return future.result()
 
     def _spawn(self) -> None:
-        thread = Thread(target=_work, args=(self._calls, self._loop), name=f"selaras-body-{len(self._threads)}", daemon=True)
+        thread = Thread(
+            target=_work, args=(self._calls, self._loop), name=f"selaras-body-{len(self._threads)}", daemon=True
+        )
         self._threads.append(thread)
         thread.start()
 

@@ -405,7 +405,9 @@ class Turner:
                 run = self._host.prepare(claim, self.index, now)
             except Exception as error:  # noqa: BLE001 - the host broke its promise; the others go on
                 self._trouble(f"preparing {claim.task} {claim.job}", error)
-                run = Settlement(claim.job, claim.fence, JobEvent.LOSE, reason="it could not be prepared", writes=claim.writes)
+                run = Settlement(
+                    claim.job, claim.fence, JobEvent.LOSE, reason="it could not be prepared", writes=claim.writes
+                )
             if isinstance(run, Settlement):
                 self._held[claim.fence] = run
                 self.ended(None, run)
@@ -463,7 +465,12 @@ class Turner:
     def _overdue(self) -> tuple[Settlement, ...]:
         """Return settlements that turns could not deliver for longer than a lease (P19)."""
         long_ago = self._now() - self._crew.lease_ns
-        late = [each for sent in tuple(self._in_flight.values()) if sent.at_ns <= long_ago for each in sent.request.settlements]
+        late = [
+            each
+            for sent in tuple(self._in_flight.values())
+            if sent.at_ns <= long_ago
+            for each in sent.request.settlements
+        ]
         if self._pending_since_ns <= long_ago:
             late += self._pending
         return tuple(late[:BEAT_SETTLES_MOST])

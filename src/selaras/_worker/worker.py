@@ -433,7 +433,9 @@ class Worker:
         if self._tenures:
             tenure = self._tenures[-1]
             leaving = [
-                Leaving(turner.index, turner.last_sent, (culprit.attempt,) if culprit and culprit.home is turner else ())
+                Leaving(
+                    turner.index, turner.last_sent, (culprit.attempt,) if culprit and culprit.home is turner else ()
+                )
                 for turner in tenure.turners
             ]
             heard = give_back_everything(self._store, tenure.instance.id, leaving, seconds=seconds)
