@@ -7,10 +7,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-
-from selaras._contracts.store import Store
 from tests.clock import VirtualClock
 from tests.stores import KINDS, make_store
+
+from selaras._contracts.store import Store
 
 
 @pytest.fixture

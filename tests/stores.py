@@ -8,10 +8,10 @@ from random import Random
 from typing import Final
 
 import pytest
+from tests.clock import VirtualClock
 
 from selaras._contracts.store import Store
 from selaras._stores.memory import MemoryStore
-from tests.clock import VirtualClock
 
 KINDS: Final = ("memory-1", "memory-4", "sqlite-1", "sqlite-4")
 

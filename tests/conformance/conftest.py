@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-
-from selaras._contracts.store import Store
 from tests.clock import VirtualClock
 from tests.conformance.world import World
+
+from selaras._contracts.store import Store
 
 
 @pytest.fixture

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import pytest
+from tests.clock import SECOND, START_US
+from tests.conformance.world import LINE, A, B, K, World, after, job, local
 
 from selaras._core.jobs.job import Admission, Edge, Refusal
 from selaras._core.jobs.states import JobEvent, JobState
-from tests.clock import SECOND, START_US
-from tests.conformance.world import LINE, A, B, K, World, after, job, local
 
 YEAR_9999 = 253_402_300_799_000_000
 FURTHEST = 2**62
 
-ODD_IDS = ["123", "a:b", "a:b:c", " ", "é", "{x}", "../x", "a\nb", "x" * 300, "lock", "delayed", "%", "'", "пример", "🚲", "\0"]
+ODD_IDS = [
+    "123",
+    "a:b",
+    "a:b:c",
+    " ",
+    "é",
+    "{x}",
+    "../x",
+    "a\nb",
+    "x" * 300,
+    "lock",
+    "delayed",
+    "%",
+    "'",
+    "пример",
+    "🚲",
+    "\0",
+]
 
 
 async def test_a_job_that_nothing_holds_up_is_ready(world: World) -> None:
@@ -83,15 +100,15 @@ async def test_br078_an_id_that_has_ended_says_so_while_it_is_retained_and_is_cl
 
 @pytest.mark.parametrize("odd", ODD_IDS)
 async def test_br076_any_text_is_an_id_and_means_no_other_job(world: World, odd: str) -> None:
-    id, worker = local(odd), await world.worker()
-    await world.enqueue(job(id, line=id, unique=id, writes=(id,), queue=odd), job(A, queue=odd))
+    name, worker = local(odd), await world.worker()
+    await world.enqueue(job(name, line=name, unique=name, writes=(name,), queue=odd), job(A, queue=odd))
 
     claims = {claim.job: claim for claim in await worker.claims(queues=(odd,))}
     await world.cache(A)
-    await worker.end(claims[id], result=b"r")
+    await worker.end(claims[name], result=b"r")
 
-    assert set(claims) == {id, A}
-    assert await world.states(id, A) == [JobState.SUCCEEDED, JobState.RUNNING]
+    assert set(claims) == {name, A}
+    assert await world.states(name, A) == [JobState.SUCCEEDED, JobState.RUNNING]
     assert await world.value(A) == b"v0"
     assert {queue.name for queue in await world.home.queues()} >= {odd}
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from tests.clock import SECOND
+from tests.conformance.world import LINE, A, B, World, after, job, local
 
 from selaras._core.jobs.job import Attempt
 from selaras._core.jobs.states import JobEvent, JobState
-from tests.clock import SECOND
-from tests.conformance.world import LINE, A, B, World, after, job, local
 
 CANCELLED = JobState.CANCELLED
 
@@ -17,7 +19,7 @@ async def test_br104_a_waiting_job_never_starts(world: World, state: JobState) -
     worker = await world.worker()
     unique = local("unique")
     await world.enqueue(job(B, line=LINE))
-    options = {
+    options: dict[str, Any] = {
         JobState.READY: {},
         JobState.SCHEDULED: {"delay_us": SECOND},
         JobState.BLOCKED: {"parents": after(B)},

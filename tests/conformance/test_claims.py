@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.clock import SECOND, START_US
+from tests.conformance.world import K2, LINE, A, B, C, D, K, World, after, job
 
 from selaras._core.cache.entry import Hit, Standing
 from selaras._core.jobs.job import Settlement
 from selaras._core.jobs.states import JobEvent, JobState
-from tests.clock import SECOND, START_US
-from tests.conformance.world import LINE, A, B, C, D, K, K2, World, after, job
 
 
 async def test_a_claim_carries_what_the_worker_needs(world: World) -> None:

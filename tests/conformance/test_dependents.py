@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.clock import SECOND
+from tests.conformance.world import LEASE, LINE, A, B, C, D, K, Worker, World, after, job, local
 
 from selaras._contracts.partition import JobFilter
 from selaras._core.jobs.job import Attempt, Edge, Parent, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
-from tests.clock import SECOND
-from tests.conformance.world import LEASE, LINE, A, B, C, D, K, Worker, World, after, job, local
 
 BLOCKED, READY, CANCELLED, FAILED = JobState.BLOCKED, JobState.READY, JobState.CANCELLED, JobState.FAILED
 
@@ -29,7 +29,7 @@ async def _end(world: World, worker: Worker, how: str) -> None:
         case "lost for good":
             await worker.claim()
             await world.lose_workers()
-        case "purged":
+        case _:
             await world.home.purge([READY], "", 10)
 
 
@@ -183,14 +183,18 @@ async def test_the_end_of_a_failed_parent_s_retention_cancels_its_dependents(wor
     assert (await world.record(C)).reason == f"parent {B} cancelled"
 
 
-async def test_a_job_that_waits_for_an_unknown_parent_is_cancelled_unless_it_only_waits_for_its_end(world: World) -> None:
+async def test_a_job_that_waits_for_an_unknown_parent_is_cancelled_unless_it_only_waits_for_its_end(
+    world: World,
+) -> None:
     await world.enqueue(job(B, parents=after(A)), job(C, parents=after(A, Edge.FINISHED)))
 
     assert await world.states(B, C) == [CANCELLED, READY]
 
 
 async def test_a_cancelled_chain_falls_to_its_last_link(world: World) -> None:
-    await world.enqueue(job(A), job(B, parents=after(A)), job(C, parents=after(B)), job(D, parents=after(C, Edge.FINISHED)))
+    await world.enqueue(
+        job(A), job(B, parents=after(A)), job(C, parents=after(B)), job(D, parents=after(C, Edge.FINISHED))
+    )
 
     await world.home.cancel(A, "by hand")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.clock import SECOND
+from tests.conformance.world import LEASE, LINE, LINE2, A, B, C, K, World, job, local
 
 from selaras._contracts.limits import LOCK_ACCEPT_US, REAP_GRACE_US
 from selaras._core.jobs.job import Attempt, JobKind, NewJob, Refusal, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
-from tests.clock import SECOND
-from tests.conformance.world import LEASE, LINE, LINE2, A, B, C, K, World, job, local
 
 READY, HELD, RUNNING, SCHEDULED = JobState.READY, JobState.HELD, JobState.RUNNING, JobState.SCHEDULED
 
@@ -57,7 +57,7 @@ async def test_higher_priority_waits_for_the_job_that_runs(world: World) -> None
 async def test_p21_every_exit_of_the_head_promotes_the_next(world: World) -> None:
     worker = await world.worker()
     members = [local(f"member-{i}") for i in range(6)]
-    await world.enqueue(*(job(id, line=LINE, expires_in_us=60 * SECOND * (i == 2)) for i, id in enumerate(members)))
+    await world.enqueue(*(job(name, line=LINE, expires_in_us=60 * SECOND * (i == 2)) for i, name in enumerate(members)))
 
     await worker.run()
     claimed = await world.state(members[1])

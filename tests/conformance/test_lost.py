@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.clock import SECOND
+from tests.conformance.world import K2, LEASE, LINE, A, B, C, D, K, World, after, job, local, put
 
 from selaras._contracts.limits import INTENT_GRACE_US, REAP_GRACE_US
 from selaras._contracts.partition import Owner
 from selaras._core.cache.entry import Standing
 from selaras._core.jobs.job import Attempt, Claim, Edge, Refusal, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
-from tests.clock import SECOND
-from tests.conformance.world import LEASE, LINE, A, B, C, D, K, K2, World, after, job, local, put
 
 READY, RUNNING, FAILED = JobState.READY, JobState.RUNNING, JobState.FAILED
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.clock import SECOND, START_US
+from tests.conformance.world import LINE, A, B, C, D, K, World, after, job, local
 
 from selaras._contracts.partition import JobFilter
 from selaras._core.jobs.job import Edge, Refusal
 from selaras._core.jobs.states import JobEvent, JobState
-from tests.clock import SECOND, START_US
-from tests.conformance.world import LINE, A, B, C, D, K, World, after, job, local
 
 EXPIRED, READY = JobState.EXPIRED, JobState.READY
 MINUTE = 60 * SECOND
@@ -18,7 +18,9 @@ MINUTE = 60 * SECOND
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"delay_us": 2 * MINUTE}, {"parents": after(B)}, {"line": LINE}], ids=["ready", "scheduled", "blocked", "held"]
+    "options",
+    [{}, {"delay_us": 2 * MINUTE}, {"parents": after(B)}, {"line": LINE}],
+    ids=["ready", "scheduled", "blocked", "held"],
 )
 async def test_a_job_that_waited_too_long_is_expired(world: World, options: dict[str, object]) -> None:
     await world.enqueue(job(B, line=LINE), job(A, expires_in_us=MINUTE, **options))
@@ -84,7 +86,7 @@ async def test_an_ended_job_is_forgotten_after_its_retention(world: World) -> No
     purged = [(await world.pass_time(step)).purged for step in (MINUTE - 1, 1, MINUTE - 1, 1)]
 
     assert purged == [0, 1, 0, 1]
-    assert [await world.knows(id) for id in (A, B)] == [False, False]
+    assert [await world.knows(name) for name in (A, B)] == [False, False]
 
 
 async def test_a_result_that_is_not_to_be_kept_is_gone_at_the_next_round(world: World) -> None:
@@ -189,7 +191,7 @@ async def test_a_purge_deletes_jobs_of_the_wanted_states_and_queue_oldest_first(
     purged = await world.home.purge([READY], "default", 1)
 
     assert purged == 1
-    assert [await world.knows(id) for id in (A, B, C, D)] == [False, True, True, True]
+    assert [await world.knows(name) for name in (A, B, C, D)] == [False, True, True, True]
 
 
 async def test_a_purge_leaves_running_jobs_alone(world: World) -> None:
@@ -219,4 +221,4 @@ async def test_a_purge_of_a_parent_and_its_child_together_counts_both(world: Wor
     purged = await world.home.purge([READY, JobState.BLOCKED], "", 10)
 
     assert purged == 2
-    assert [await world.knows(id) for id in (A, B)] == [False, False]
+    assert [await world.knows(name) for name in (A, B)] == [False, False]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.clock import SECOND, START_US
+from tests.conformance.world import A, B, C, K, World, job
 
 from selaras._contracts.limits import HISTORY_MOST
 from selaras._core.jobs.job import Attempt, Refusal, Settlement
 from selaras._core.jobs.lifecycle import SETTLING, UNCOUNTED
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
-from tests.clock import SECOND, START_US
-from tests.conformance.world import A, B, C, K, World, job
 
 ENDS = {
     JobEvent.SUCCEED: JobState.SUCCEEDED,

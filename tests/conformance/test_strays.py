@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from selaras._contracts.limits import UNROUTABLE_US
-from selaras._core.jobs.states import JobEvent, JobState
 from tests.clock import SECOND, START_US
 from tests.conformance.world import LINE, A, B, World, job
+
+from selaras._contracts.limits import UNROUTABLE_US
+from selaras._core.jobs.states import JobEvent, JobState
 
 NEW = frozenset({"work", "new"})
 

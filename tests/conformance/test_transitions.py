@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.clock import SECOND
+from tests.conformance.world import LINE, A, B, C, D, Worker, World, after, job, local
 
 from selaras._core.jobs.job import Attempt
 from selaras._core.jobs.lifecycle import SETTLING, TRANSITIONS
 from selaras._core.jobs.states import JobEvent, JobState
-from tests.clock import SECOND
-from tests.conformance.world import LINE, A, B, C, D, Worker, World, after, job, local
 
 U = local("unique")
 SOON = 60 * SECOND

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.clock import SECOND
+from tests.conformance.world import LINE, A, B, C, D, World, after, job, local
 
 from selaras._core.jobs.job import Admission, Edge, NewJob, OnConflict, Refusal, UniqueUntil
 from selaras._core.jobs.states import JobEvent, JobState
-from tests.clock import SECOND
-from tests.conformance.world import LINE, A, B, C, D, World, after, job, local
 
 U = local("reprice:42")
 

@@ -6,8 +6,10 @@ partition and of four: `local` makes names that live there, `remote` names that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from tests.clock import SECOND, VirtualClock
 
 from selaras._contracts.limits import REAP_GRACE_US
 from selaras._contracts.partition import (
@@ -40,7 +42,6 @@ from selaras._core.jobs.job import (
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START, Cursor, News
 from selaras._core.routing import partition_of
-from tests.clock import SECOND, VirtualClock
 
 FOUR = 4
 LEASE = 15 * SECOND
@@ -117,7 +118,7 @@ class World:
     async def worker(self, id: str = "", **options: Any) -> Worker:
         """Enroll a process instance in every partition."""
         self._workers += 1
-        given = {"lease_us": LEASE, "queues": ("default",), "tasks": ("work",), "bell": ""} | options
+        given: dict[str, Any] = {"lease_us": LEASE, "queues": ("default",), "tasks": ("work",), "bell": ""} | options
         instance = Instance(id=id or f"worker-{self._workers}", **given)
         for partition in self.store.partitions:
             await partition.enroll(instance)
@@ -136,7 +137,7 @@ class World:
         return (await self.record(id)).state
 
     async def states(self, *ids: str) -> list[JobState]:
-        return [await self.state(id) for id in ids]
+        return [await self.state(one) for one in ids]
 
     async def hold(self, worker: Worker, id: str, line: str, **options: Any) -> int:
         """Ask for a lock once; returns its fence, or 0."""
@@ -215,12 +216,13 @@ class Worker:
     number: int = 0
     acked: int = 0
     cursor: Cursor = START
-    log: list[TurnReply] = field(default_factory=list[TurnReply])
 
     async def turn(self, *settlements: Settlement, partition: int = 0, **options: Any) -> TurnReply:
         """Take a turn; its reply is received."""
         reply = await self.send(*settlements, partition=partition, **options)
         self.acked = self.number
+        if partition == 0:
+            self.cursor = reply.news.tail
         return reply
 
     async def send(self, *settlements: Settlement, partition: int = 0, **options: Any) -> TurnReply:
