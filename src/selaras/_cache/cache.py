@@ -1,16 +1,36 @@
-"""The cache as a program sees it: the read path, from the local tier down to the datastore."""
+"""The cache as a program sees it. The read path, from the local tier down to the datastore:
+
+own key of the session ───────────────────> its put, the pre-image, or the datastore itself (P10, P13)
+local tier: entry there, proven fresh ────> serve                                     (`freshness.proves`)
+            entry there, not proven ──────> one look at the log's end, shared by all who wait; then again
+inside a known transaction ───────────────> the shared tier, else the datastore itself (P13)
+a read under way that began late enough ──> join it                                   (`freshness.may_join`)
+nothing ──────────────────────────────────> begin one: shared tier, loader, fill      (`loading`)
+"""
 
 from __future__ import annotations
 
+import asyncio
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from selaras._cache.family import Reading, Slot
-from selaras._cache.session import Session
+from selaras._cache.family import Family, Reading, Slot
+from selaras._cache.flight import Alone, Flights, Outcome
+from selaras._cache.floors import Floors
+from selaras._cache.follower import Follower
+from selaras._cache.loading import Loading
+from selaras._cache.local import NEVER, READS_COUNTED, LocalEntry, LocalTier, count_read
+from selaras._cache.session import SESSION, Session, SessionKind
+from selaras._cache.storable import Storable, local_entry
+from selaras._cache.voiding import Voiding
 from selaras._contracts.clock import Clock
 from selaras._contracts.store import Store
-from selaras._core.cache.events import CacheEvent
-from selaras._core.cache.freshness import Level
+from selaras._core.cache.entry import Entry
+from selaras._core.cache.events import CacheEvent, SharedTierBack, SharedTierLost
+from selaras._core.cache.freshness import Level, Need, proves, since_of
+from selaras._core.codec import CorruptBytes, checksum
+from selaras._core.errors import StoreUnavailable, WouldDeadlock
 from selaras._core.jobs.job import Settled
 from selaras._core.positions import News
 
@@ -37,55 +57,457 @@ class Cache:
         local_entries: int = 100_000,
         observer: Callable[[CacheEvent], None] | None = None,
     ) -> None:
-        raise NotImplementedError
+        self._partitions = store.partitions
+        self._clock = clock
+        self._now_ns = clock.instant_ns
+        self._last_ns = 0
+        self._max_lag_ns = max_lag_us * 1_000
+        self._tell: Callable[[CacheEvent], None] = observer or _nobody
+        self._floors = Floors(self._max_lag_ns)
+        self._local = LocalTier(
+            bytes_most=local_bytes, entries_most=local_entries, floors=self._floors, instant=self.instant
+        )
+        self._entries = self._local.entries
+        self._followers = [Follower(index, self._local, self.instant) for index in range(len(self._partitions))]
+        for follower in self._followers:
+            follower.on_event = self._event_for
+        self._joins_ns = 0
+        self._families: dict[str, Family] = {}
+        self._loops: dict[int, Flights] = {}
+        self._storable = Storable(self._tell)
+        self._loading = Loading(
+            self._partitions,
+            self._followers,
+            self._local,
+            clock,
+            self.instant,
+            storable=self._storable,
+            heard=self._apply,
+            lost=self._lost,
+            tell=self._tell,
+        )
+        self._voiding = Voiding(
+            self._partitions,
+            self._followers,
+            self.instant,
+            self._storable,
+            heard=self._apply,
+            drop=self._drop_keys,
+            drop_joins=self.told,
+        )
+
+    def instant(self) -> int:
+        """Return now, later than every instant this cache has given or been given: so that "after" has a meaning
+        even where a clock stands still.
+        """
+        now = self._now_ns()
+        if now <= self._last_ns:
+            now = self._last_ns + 1
+        self._last_ns = now
+        return now
 
     # -- what replies say
 
     def heard(self, partition: int, news: News, sent_ns: int) -> None:
         """Apply a reply's news: before anything else of that reply is used. `sent_ns`: when its request was sent."""
-        raise NotImplementedError
+        self._apply(self._followers[partition], news, sent_ns)
 
-    def told(self, slots: Iterable[Slot] = (), *, keys: Iterable[str] = ()) -> None:
+    def _apply(self, follower: Follower, news: News, sent_ns: int) -> bool:
+        if sent_ns > self._last_ns:
+            self._last_ns = sent_ns
+        was_away = follower.away_until_ns
+        trusted = follower.heard(news, sent_ns)
+        if was_away and not follower.away_until_ns:
+            self._tell(SharedTierBack(partition=follower.index))
+        self.sweep()
+        return trusted
+
+    def _lost(self, follower: Follower, error: StoreUnavailable) -> None:
+        if follower.lost(self.instant()):
+            self._tell(SharedTierLost(partition=follower.index, error=str(error)))
+
+    def _event_for(self, key: str) -> None:
+        """What began before an event was heard is not joined after it."""
+        if any(key in flights.running for flights in tuple(self._loops.values())):
+            self._local.lift(key, self.instant())
+
+    def cursor(self, partition: int) -> Any:
+        """Return how far a partition's log is applied here: what the next request of this process says."""
+        return self._followers[partition].applied
+
+    def told(self, keys: Iterable[str] = ()) -> None:
         """Somebody in this process was told of an end (a job's, a scope's, an enqueue): from here on nothing that
-        began before is joined, and what the local tier holds for these keys is gone (P5, G8). Call it after `heard`."""
-        raise NotImplementedError
+        began before is joined, and what the local tier holds for these keys is gone (P5, G8). Call it after `heard`.
+        """
+        self._drop_keys(keys)
+        self._joins_ns = self.instant()
+
+    def _drop_keys(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._local.drop(key)
+            self._local.lift(key, self.instant())
 
     def settled(self, session: Session, settled: Settled, *, partition: int, sent_ns: int) -> None:
-        """Hear what became of a session's settle: its stored puts enter the local tier, each at its own position (P3)."""
-        raise NotImplementedError
+        """Hear what became of a session's settle, after its news: puts that were stored enter the local tier, each at
+        its own position (P3). `partition`: the one that answered. `sent_ns`: when the settle was sent.
+        """
+        stored = {key: (position, stamp) for key, position, stamp in settled.stored}
+        self._drop_keys(key for key in (*session.own, *session.serves) if key not in stored)
+        for key, (position, stamp) in stored.items():
+            pending = session.puts.get(key)
+            if pending is None or pending.slot.partition != partition:
+                continue
+            put = pending.put
+            self.learned(
+                pending.slot,
+                put.value,
+                position=position,
+                stamp=stamp,
+                sent_ns=sent_ns,
+                tags=put.tags,
+                expires_in_us=put.expires_in_us,
+            )
+        self._joins_ns = self.instant()
 
-    def learned(self, slot: Slot, data: bytes, *, position: int, stamp: int, sent_ns: int, tags: tuple[str, ...] = ()) -> None:
-        """Take a value into the local tier that a reply says was stored, true at `position`."""
-        raise NotImplementedError
+    def learned(
+        self,
+        slot: Slot,
+        data: bytes,
+        *,
+        position: int,
+        stamp: int,
+        sent_ns: int,
+        tags: tuple[str, ...] = (),
+        expires_in_us: int = 0,
+    ) -> None:
+        """Take a value into the local tier that a reply says was stored, true at `position`; after the reply's news."""
+        follower = self._followers[slot.partition]
+        fits = position <= follower.applied.position and follower.trusts(sent_ns)
+        kept = False
+        if slot.family.local and fits and follower.untouched(slot.key, position, slot.family.name, tags):
+            value = slot.family.codec.decode(data) if slot.family.codec.shared else data
+            kept = self._local.store(
+                local_entry(
+                    slot,
+                    value,
+                    data,
+                    tags=tags,
+                    position=position,
+                    stamp=stamp,
+                    sent_ns=sent_ns,
+                    expires_in_us=expires_in_us,
+                )
+            )
+        if not kept:
+            self._drop_keys((slot.key,))
 
     # -- reads
 
     def hit(self, slot: Slot, fresh: Level | None = None) -> Any:
         """Return the value if the local tier may serve it without waiting, else MISSING."""
-        raise NotImplementedError
+        session = SESSION.get()
+        family = slot.family
+        level: Any = family.level if fresh is None else fresh
+        if session is not None or level.__class__ is not int:
+            return self._hit_carefully(slot, fresh, session)
+        now = self._now_ns()
+        lag = level * 1_000
+        since = now - (lag if lag < self._max_lag_ns else self._max_lag_ns)  # noqa: FURB136 - no call on the hot path
+        follower = self._followers[slot.partition]
+        # Looked at before the entry: what a reply spoke against has left the tier before `confirmed` grew with it.
+        confirmed = follower.confirmed_ns
+        entry = self._entries.get(slot.key)
+        if entry is None:
+            return MISSING
+        if since < entry.floor_ns:
+            since = entry.floor_ns
+        if since < self._floors.everywhere_ns:
+            since = self._floors.everywhere_ns
+        if (confirmed <= since and entry.sent_ns <= since) or entry.expires_ns <= now or entry.vetted < follower.bulk:
+            return self._hit_carefully(slot, fresh, None)
+        if entry.reads < READS_COUNTED:
+            entry.reads += 1
+        family.counts.local += 1
+        value = entry.value
+        if family.codec.shared:
+            return value
+        return self._decoded(slot, value)
+
+    def _hit_carefully(self, slot: Slot, fresh: Level | None, session: Session | None) -> Any:
+        if session is not None and session.writes(slot.key):
+            return MISSING
+        need = self._need(slot.family, fresh, session)
+        entry = self._proven(slot, need)
+        if entry is None and slot.key in self._entries and self._look_at_tail(slot.partition):
+            entry = self._proven(slot, need)
+        return MISSING if entry is None else self._taken(slot, entry)
 
     async def get(self, slot: Slot, fresh: Level | None = None) -> Any:
         """Read through. Inside a job no level goes below causal."""
-        raise NotImplementedError
+        value = self.hit(slot, fresh)
+        return value if value is not MISSING else (await self.read(slot, fresh)).value
 
     async def read(self, slot: Slot, fresh: Level | None = None) -> Reading:
         """Read through, and say where the value came from."""
-        raise NotImplementedError
+        session = SESSION.get()
+        need = self._need(slot.family, fresh, session)
+        writer = session.writes(slot.key) if session else None
+        if writer is not None and (writer.started or slot.key in writer.own):
+            return await self._read_own(slot, writer)
+        entry = await self._prove(slot, need)
+        if entry is not None:
+            value = self._taken(slot, entry)
+            if value is not MISSING:
+                return self._local_reading(entry, value)
+        if session is not None and session.in_transaction() and slot.family.version is None:
+            return await self._read_in_transaction(slot)
+        self._check_not_its_own(slot, session)
+        self._families[slot.family.name] = slot.family
+        outcome, joined = await self._flights().ride(slot, need, self._join_floor)
+        slot.family.counts.joined += joined
+        return await self._reading(slot, outcome)
 
     async def get_many(self, slots: Sequence[Slot], fresh: Level | None = None) -> list[Any]:
         """Read many: one trip a partition, one call of the batch loader, one fill a partition."""
-        raise NotImplementedError
+        session = SESSION.get()
+        alone = session is not None and session.in_transaction()
+        values: dict[str, Any] = {}
+        together: dict[str, Slot] = {}
+        for slot in {slot.key: slot for slot in slots}.values():
+            value = self.hit(slot, fresh)
+            if value is not MISSING:
+                values[slot.key] = value
+            elif (alone and slot.family.version is None) or (session is not None and session.writes(slot.key)):
+                values[slot.key] = (await self.read(slot, fresh)).value
+            else:
+                together[slot.key] = slot
+        if together:
+            values |= await self._read_together(tuple(together.values()), fresh, session)
+        answered: list[Any] = []
+        seen: set[str] = set()
+        for slot in slots:
+            again = slot.key in seen and not slot.family.codec.shared  # another object for each place in the list
+            answered.append(await self.get(slot, fresh) if again else values[slot.key])
+            seen.add(slot.key)
+        return answered
+
+    async def _read_together(
+        self, slots: Sequence[Slot], fresh: Level | None, session: Session | None
+    ) -> dict[str, Any]:
+        # One need for all of them, the strictest: they travel together.
+        need = max((self._need(slot.family, fresh, session) for slot in slots), key=lambda need: need.since_ns)
+        values: dict[str, Any] = {}
+        rest: list[Slot] = []
+        for slot in slots:
+            entry = await self._prove(slot, need)  # waits once a partition: that look proves the others, too
+            value = MISSING if entry is None else self._taken(slot, entry)
+            if value is not MISSING:
+                values[slot.key] = value
+                continue
+            self._check_not_its_own(slot, session)
+            self._families[slot.family.name] = slot.family
+            rest.append(slot)
+        if rest:
+            for slot, outcome, joined in await self._flights().ride_many(rest, need, self._join_floor):
+                slot.family.counts.joined += joined
+                values[slot.key] = (await self._reading(slot, outcome)).value
+        return values
 
     async def warm(self, slots: Sequence[Slot], sessions: Sequence[Session] = ()) -> None:
         """Bring values into the local tier, fresh enough for these sessions. Keys that they write are left out; what
-        fails is left to the read that follows."""
-        raise NotImplementedError
+        fails is left to the read that follows.
+        """
+        wanted = [slot for slot in slots if not any(session.writes(slot.key) for session in sessions)]
+        if not wanted:
+            return
+        reader = _latest(sessions)
+        before = SESSION.set(reader) if reader else None
+        try:
+            await self.get_many(wanted)
+        except Exception:  # noqa: BLE001, S110 - the read that needs the value meets the same error, and tells its caller
+            pass
+        finally:
+            if before is not None:
+                SESSION.reset(before)
+
+    # -- own keys, and reads inside of transactions
+
+    async def _read_own(self, slot: Slot, writer: Session) -> Reading:
+        pending = writer.puts.get(slot.key)
+        if pending is not None:
+            slot.family.counts.own += 1
+            value = pending.value if slot.family.codec.shared else slot.family.codec.decode(pending.put.value)
+            return Reading(value, "put", why="this attempt put it")
+        preimage = None if writer.started else writer.preimages.get(slot.key)
+        if preimage is not None:
+            value = self._preimage(slot, preimage, writer)
+            if value is not MISSING:
+                slot.family.counts.preimages += 1
+                age_us = (self.instant() - writer.since_ns) // 1_000
+                return Reading(
+                    value, "preimage", age_us, writer.position, "its intent replaced it, and its body has not begun"
+                )
+        value = await self._load_alone(slot)
+        return Reading(value, "loader", why="this attempt writes it")
+
+    def _preimage(self, slot: Slot, entry: Entry, writer: Session) -> Any:
+        """Return what the session's intent replaced, unless anything was heard of the key since the claim (P10)."""
+        follower = self._followers[slot.partition]
+        late = entry.expires_in_us and writer.since_ns + entry.expires_in_us * 1_000 <= self.instant()
+        if late or not follower.untouched(slot.key, writer.position, slot.family.name, entry.tags):
+            return MISSING
+        return self._decoded(slot, entry.value) if checksum(entry.value) == entry.checksum else MISSING
+
+    async def _read_in_transaction(self, slot: Slot) -> Reading:
+        """What the caller's open transaction sees is nobody else's: nothing it loads is joined or stored (P13)."""
+        sent = self.instant()
+        entry, floor = (None, None) if slot.family.ttl_us == 0 else await self._loading.glance(slot)
+        value = MISSING if entry is None else self._decoded(slot, entry.value)
+        if value is not MISSING and entry is not None:
+            slot.family.counts.shared += 1
+            self._local.lift(slot.key, self.instant())
+            return Reading(value, "shared", (self.instant() - sent) // 1_000, entry.position, "the shared tier had it")
+        return Reading(await self._load_alone(slot, floor), "loader", why="a transaction is open, and no tier had it")
+
+    async def _load_alone(self, slot: Slot, floor: int | None = None) -> Any:
+        value = await self._loading.load(slot, floor)
+        self._local.lift(slot.key, self.instant())
+        return value
+
+    # -- the local tier
+
+    def _need(self, family: Family, fresh: Level | None, session: Session | None) -> Need:
+        level = fresh if fresh is not None else family.level if session is None else "causal"
+        now = self.instant() if level == "strict" else self._now_ns()
+        since = since_of(level, now_ns=now, max_lag_ns=self._max_lag_ns)
+        if session is None:
+            return Need(since)
+        claim = max(one.since_ns for one in session.chain())
+        self._last_ns = max(self._last_ns, claim)
+        return Need(since, claim, session.home, session.position)
+
+    def _proven(self, slot: Slot, need: Need) -> LocalEntry | None:
+        """Return the local entry if it may be served to this reader."""
+        follower = self._followers[slot.partition]
+        confirmed, applied = follower.confirmed_ns, follower.applied.position
+        entry = self._entries.get(slot.key)
+        if entry is None:
+            return None
+        if entry.expires_ns <= self._now_ns():
+            self._local.drop(slot.key)
+            return None
+        if entry.vetted < follower.bulk and not follower.vouches(entry):
+            slot.family.counts.rejected += 1
+            self._local.drop(slot.key)
+            return None
+        fresh = proves(
+            need,
+            partition=slot.partition,
+            applied=applied,
+            confirmed_ns=confirmed,
+            sent_ns=entry.sent_ns,
+            floor_ns=max(entry.floor_ns, self._floors.everywhere_ns),
+        )
+        return entry if fresh else None
+
+    async def _prove(self, slot: Slot, need: Need) -> LocalEntry | None:
+        """Return the local entry if it may be served, after a look at the log's end if that is what it takes."""
+        entry = self._proven(slot, need)
+        held = self._entries.get(slot.key)
+        if entry is not None or held is None:
+            return entry
+        if not self._look_at_tail(slot.partition):
+            since = max(need.join_ns, held.floor_ns, self._floors.everywhere_ns)
+            await self._catch_up(slot.partition, since)
+        entry = self._proven(slot, need)
+        if entry is None and slot.key in self._entries:
+            # It stays, unproven. It may have been given out until now: what is joined instead must be newer (P4).
+            slot.family.counts.rejected += 1
+            self._local.lift(slot.key, self.instant())
+        return entry
+
+    def _look_at_tail(self, partition: int) -> bool:
+        """Look at the log's end where that needs no waiting. Returns whether it proved what is applied."""
+        sent = self.instant()
+        try:
+            tail = self._partitions[partition].tail_now()
+        except StoreUnavailable as error:
+            self._lost(self._followers[partition], error)
+            return False
+        return tail is not None and self._followers[partition].confirm(tail, sent)
+
+    async def _catch_up(self, partition: int, since_ns: int) -> None:
+        if self._followers[partition].away_until_ns > self._now_ns():
+            return
+        try:
+            await self._flights().checked(partition, since_ns)
+        except StoreUnavailable:
+            pass  # told where it was met; the read goes on to the loader
+
+    async def _check(self, partition: int, sent_ns: int) -> None:
+        follower = self._followers[partition]
+        try:
+            news = await self._partitions[partition].events_since(follower.applied)
+        except StoreUnavailable as error:
+            self._lost(follower, error)
+            raise
+        self._apply(follower, news, sent_ns)
+
+    def _taken(self, slot: Slot, entry: LocalEntry) -> Any:
+        count_read(entry)
+        slot.family.counts.local += 1
+        value = entry.value
+        return value if slot.family.codec.shared else self._decoded(slot, value)
+
+    def _decoded(self, slot: Slot, data: Any) -> Any:
+        """Return a new object from bytes of the local tier; MISSING if another thread dropped them, or they are bad."""
+        try:
+            return slot.family.codec.decode(data)
+        except (CorruptBytes, TypeError):
+            self._local.drop(slot.key)
+            return MISSING
+
+    def _local_reading(self, entry: LocalEntry, value: Any) -> Reading:
+        proven_ns = max(entry.sent_ns, self._followers[entry.partition].confirmed_ns)
+        age_us = max(0, self.instant() - proven_ns) // 1_000
+        return Reading(value, "local", age_us, entry.position, "nothing was heard against it since")
+
+    # -- flights
+
+    def _flights(self) -> Flights:
+        loop = asyncio.get_running_loop()
+        flights = self._loops.get(id(loop))
+        if flights is None or flights.loop is not loop:
+            self._loops = {key: one for key, one in self._loops.items() if not one.loop.is_closed()}
+            flights = self._loops[id(loop)] = self._new_flights(loop)
+        return flights
+
+    def _new_flights(self, loop: AbstractEventLoop) -> Flights:
+        return Flights(
+            loop, self._clock, self.instant, fetch=self._loading.fetch, renew=self._loading.renew, check=self._check
+        )
+
+    def _join_floor(self, key: str) -> int:
+        entry = self._entries.get(key)
+        return max(self._joins_ns, self._floors.of(key), entry.floor_ns if entry is not None else 0)
+
+    def _check_not_its_own(self, slot: Slot, session: Session | None) -> None:
+        if session is not None and slot.key in session.loads:
+            raise WouldDeadlock(f"the loader of {slot.key} reads {slot.key}: it would wait for itself")
+
+    async def _reading(self, slot: Slot, outcome: Outcome) -> Reading:
+        try:
+            value = outcome.take(slot.family)
+        except Alone:
+            value = await self._load_alone(slot)
+        age_us = max(0, self.instant() - outcome.known_ns) // 1_000
+        return Reading(value, outcome.tier, age_us, outcome.position, outcome.why)
 
     # -- writes
 
     async def put(self, slot: Slot, value: Any) -> None:
         """In a session that owns the key: kept until its settle. Anywhere else: an invalidation (P8)."""
-        raise NotImplementedError
+        await self._voiding.put(slot, value, SESSION.get())
 
     async def invalidate(
         self,
@@ -97,22 +519,90 @@ class Cache:
     ) -> None:
         """Void names: now, and inside a session again by its settle (P14).
 
+        Args:
+            versions: slots with the datastore's version that is now known to exist: nothing older is accepted (P13).
+
         Raises:
             StoreUnavailable: not all was voided; call again.
             LeaseLost: the session's attempt is not its job's any more.
         """
-        raise NotImplementedError
+        await self._voiding.void(slots, tags=tags, families=families, versions=versions, session=SESSION.get())
 
     # -- the rest
 
+    def sweep(self) -> None:
+        """Drop a little of what is over. Every reply does this; call it from time to time where none come."""
+        now = self._now_ns()
+        self._local.sweep(now)
+        for follower in self._followers:
+            follower.sweep(now)
+
     async def explain(self, slot: Slot) -> list[str]:
         """Say, line by line, what stands in this place and what a read would do now."""
-        raise NotImplementedError
+        follower = self._followers[slot.partition]
+        need = self._need(slot.family, None, SESSION.get())
+        entry = self._entries.get(slot.key)
+        lines = [
+            f"key        {slot.key} in partition {slot.partition}, its log applied up to {follower.applied.position}"
+        ]
+        if entry is None:
+            lines.append("local      nothing")
+        else:
+            left = "no end" if entry.expires_ns == NEVER else f"{(entry.expires_ns - self._now_ns()) / 1e9:.1f} s left"
+            served = "would be served" if self._proven(slot, need) else "needs a look at the log first"
+            lines.append(f"local      true at {entry.position}, {left}, {served}")
+        intents = await self._partitions[slot.partition].intents(slot.key)
+        found, floor = await self._loading.glance(slot)
+        if found is not None:
+            left = f"{found.expires_in_us / 1e6:.1f} s left" if found.expires_in_us else "no end"
+            lines.append(f"shared     stored at {found.position}, {len(found.value)} bytes, {left}")
+        else:
+            lines.append("shared     nothing")
+        lines += [
+            f"intent     job {one.job}, fence {one.fence}: reads go to the datastore until it ends" for one in intents
+        ]
+        if floor is not None:
+            lines.append(f"floor      version {floor}: nothing older is accepted")
+        return lines
 
     def stats(self) -> dict[str, Any]:
         """Return sizes and counters of this process's cache."""
-        raise NotImplementedError
+        self.sweep()
+        loops = tuple(self._loops.values())
+        return {
+            "entries": len(self._local),
+            "bytes": self._local.bytes,
+            "ghosts": self._local.ghosts,
+            "queued": self._local.queued,
+            "floors": len(self._floors),
+            "remembered": sum(follower.remembered for follower in self._followers),
+            "flights": sum(len(flights.running) for flights in loops),
+            "applied": [follower.applied.position for follower in self._followers],
+            "families": {
+                name: {field: getattr(family.counts, field) for field in family.counts.__slots__}
+                for name, family in sorted(self._families.items())
+            },
+        }
 
     async def close(self) -> None:
         """End what is under way. Readers that wait get StoreUnavailable."""
-        raise NotImplementedError
+        here = asyncio.get_running_loop()
+        for flights in tuple(self._loops.values()):
+            if flights.loop is here:
+                await flights.close()
+            else:
+                flights.close_from_outside()
+
+
+def _latest(sessions: Sequence[Session]) -> Session | None:
+    """Return a session that must see all that these must see."""
+    if not sessions:
+        return None
+    since = max(session.since_ns for session in sessions)
+    homes = {session.home for session in sessions}
+    home = homes.pop() if len(homes) == 1 else -1
+    return Session(SessionKind.LOADING, since, home, max(session.position for session in sessions))
+
+
+def _nobody(event: CacheEvent) -> None:
+    """Nobody watches."""

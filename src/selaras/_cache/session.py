@@ -55,7 +55,8 @@ class Session:
         own: keys under its intents, declared and planted; with the slot where it is known.
         serves: declared keys of families with `during_write="serve"`: no intent, an invalidation at settle.
         preimages: what its intents replaced. Served until `started`, that is until the body begins.
-        puts, planted, tags, families: what its settle must tell the cache.
+        puts, planted, tags, families, versions: what its settle must tell the cache.
+        loads: keys whose loader this is: to read them here would wait for itself.
         children: jobs that are enqueued when it succeeds.
         refused: the store said that it owns nothing any more.
     """
@@ -75,6 +76,8 @@ class Session:
     planted: dict[str, None] = field(default_factory=dict[str, None])
     tags: dict[str, None] = field(default_factory=dict[str, None])
     families: dict[str, None] = field(default_factory=dict[str, None])
+    versions: dict[str, int] = field(default_factory=dict[str, int])
+    loads: frozenset[str] = frozenset()
     children: list[NewJob] = field(default_factory=list[NewJob])
     refused: bool = False
 
@@ -106,11 +109,8 @@ class Session:
 
         A version that was put is a floor only if the attempt succeeded: otherwise it may never have been committed.
         """
-        versions = {
-            key: pending.put.version
-            for key, pending in self.puts.items()
-            if success and pending.put.version is not None
-        }
+        put = {key: pending.put.version for key, pending in self.puts.items() if pending.put.version is not None}
+        versions = {**put, **self.versions} if success else {}
         written = {**self.own, **self.serves}
         closes = {
             key: slot.family.replica_lag_us

@@ -1,0 +1,323 @@
+"""Reads that are under way on one event loop, and who may share them.
+
+Of a key one read runs at a time. A reader joins it if it began after the instant as of which the reader must be fresh;
+otherwise it waits until that one has passed, and whoever wakes first begins the next, which all the others can join:
+one running plus one next, however many readers.
+
+A reader that is cancelled leaves alone. A read that nobody waits for any more goes on for as long as loads of its family
+take, since whoever asked with too short a deadline asks again, and then finds it; past that it is cancelled, so that a
+loader that hangs is not kept for ever. One that others wait behind is passed after the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, CancelledError, Future, Task
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import copy_context
+from typing import Any, Final
+
+from selaras._cache.family import LEASE_US_LEAST, Family, Slot
+from selaras._contracts.clock import Clock
+from selaras._core.cache.freshness import Need, may_join
+from selaras._core.errors import StoreUnavailable
+
+_TICK_S: Final = LEASE_US_LEAST / 3_000_000  # a token is renewed well before a third of the shortest life is left
+_NOTHING: Final = object()
+
+
+class Alone(Exception):
+    """The answer cannot be shared: load for yourself. Never leaves the cache."""
+
+
+class Outcome:
+    """What a read came to, for all who share it.
+
+    Attributes:
+        data: the value's bytes; None: it cannot be encoded.
+        tier, position, known_ns: for `Reading`; `known_ns`: when it was known to be true.
+    """
+
+    __slots__ = ("_shared", "_value", "data", "known_ns", "position", "tier", "why")
+
+    def __init__(
+        self, value: Any, data: bytes | None, *, shared: bool, tier: str, position: int | None, known_ns: int, why: str
+    ) -> None:
+        self._value = value
+        self._shared = shared and data is not None
+        self.data = data
+        self.tier = tier
+        self.position = position
+        self.known_ns = known_ns
+        self.why = why
+
+    def take(self, family: Family) -> Any:
+        """Return the value: the same object for all if it may be shared, else one for each reader.
+
+        Raises:
+            Alone: it can be neither shared nor copied, and somebody else has it.
+        """
+        value = self._value
+        if self._shared:
+            return value
+        self._value = _NOTHING
+        if value is not _NOTHING:
+            return value
+        if self.data is None:
+            raise Alone
+        return family.codec.decode(self.data)
+
+
+class Flight:
+    """One key's read under way.
+
+    Attributes:
+        passed: done as soon as nobody needs to wait behind it any more: it has ended, or takes too long.
+        token: its right to fill, 0: none.
+        distrust: the stamp of an entry whose bytes were found corrupt; `repairs`: how many were.
+    """
+
+    __slots__ = ("distrust", "future", "passed", "repairs", "riders", "slot", "started_ns", "token", "voyage")
+
+    def __init__(self, slot: Slot, started_ns: int, voyage: Voyage, loop: AbstractEventLoop) -> None:
+        self.slot = slot
+        self.started_ns = started_ns
+        self.voyage = voyage
+        self.future: Future[Outcome] = loop.create_future()
+        self.passed: Future[None] = loop.create_future()
+        self.riders = 0
+        self.token = 0
+        self.distrust = 0
+        self.repairs = 0
+
+    def land(self, outcome: Outcome) -> None:
+        """Give everybody the answer."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+        self.voyage.flights.landed(self)
+
+    def fail(self, error: BaseException) -> None:
+        """Give everybody the error: it is nobody's answer tomorrow."""
+        if not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()  # retrieved: perhaps nobody waits any more
+        self.voyage.flights.landed(self)
+
+
+class Voyage:
+    """Reads that were begun together and travel in the same trips."""
+
+    __slots__ = ("flights", "lease_ns", "members", "renewed_ns", "started_ns", "task")
+
+    def __init__(self, flights: Flights, started_ns: int, lease_ns: int) -> None:
+        self.flights = flights
+        self.started_ns = started_ns
+        self.renewed_ns = started_ns
+        self.lease_ns = lease_ns
+        self.members: list[Flight] = []
+        self.task: Task[None] | None = None
+
+    def unwanted(self) -> bool:
+        """Say whether nobody waits for what has not landed yet."""
+        return all(flight.riders == 0 or flight.future.done() for flight in self.members)
+
+
+class Flights:
+    """All reads under way on one loop. `fetch` flies them, `renew` keeps their tokens, `check` asks for a log's end."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        clock: Clock,
+        instant: Callable[[], int],
+        *,
+        fetch: Callable[[Sequence[Flight]], Coroutine[Any, Any, None]],
+        renew: Callable[[Sequence[Flight], int], Awaitable[None]],
+        check: Callable[[int, int], Coroutine[Any, Any, None]],
+    ) -> None:
+        self.loop = loop
+        self._clock = clock
+        self._instant = instant
+        self._fetch = fetch
+        self._renew = renew
+        self._check = check
+        self.running: dict[str, Flight] = {}
+        self._checks: dict[int, tuple[int, Task[None]]] = {}
+        self._voyages: set[Voyage] = set()
+        self._tasks: set[Task[None]] = set()
+        self._keeper: Task[None] | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self.running) + len(self._checks) + len(self._tasks)
+
+    # -- reads
+
+    async def ride(self, slot: Slot, need: Need, floor: Callable[[str], int]) -> tuple[Outcome, bool]:
+        """Read one key. Returns what it came to, and whether the read was somebody else's."""
+        while True:
+            flight = self.running.get(slot.key)
+            if flight is None:
+                (flight,) = self.begin([slot])
+                return await self.wait(flight), False
+            if may_join(need, started_ns=flight.started_ns, floor_ns=floor(slot.key)):
+                return await self.wait(flight), True
+            await asyncio.shield(flight.passed)
+
+    async def ride_many(
+        self, slots: Sequence[Slot], need: Need, floor: Callable[[str], int]
+    ) -> list[tuple[Slot, Outcome, bool]]:
+        """Read many keys, each of them once, in as few trips as can be."""
+        rides: list[tuple[Flight, bool]] = []
+        pending = list(slots)
+        try:
+            while pending:
+                free: list[Slot] = []
+                behind: list[tuple[Slot, Future[None]]] = []
+                for slot in pending:
+                    flight = self.running.get(slot.key)
+                    if flight is None:
+                        free.append(slot)
+                    elif may_join(need, started_ns=flight.started_ns, floor_ns=floor(slot.key)):
+                        rides.append((_board(flight), True))
+                    else:
+                        behind.append((slot, flight.passed))
+                rides.extend((_board(flight), False) for flight in (self.begin(free) if free else ()))
+                if behind:
+                    await asyncio.wait([passed for _, passed in behind])
+                pending = [slot for slot, _ in behind]
+            return [(flight.slot, await asyncio.shield(flight.future), joined) for flight, joined in rides]
+        finally:
+            for flight, _ in rides:
+                flight.riders -= 1
+
+    async def wait(self, flight: Flight) -> Outcome:
+        """Wait for a read; whoever is cancelled meanwhile leaves alone."""
+        flight.riders += 1
+        try:
+            return await asyncio.shield(flight.future)
+        finally:
+            flight.riders -= 1
+
+    def begin(self, slots: Sequence[Slot]) -> list[Flight]:
+        """Begin to read keys that nobody reads now."""
+        if self._closed:
+            raise StoreUnavailable("the cache is closed")
+        started = self._instant()
+        voyage = Voyage(self, started, max(slot.family.lease_us() for slot in slots) * 1_000)
+        voyage.members = [Flight(slot, started, voyage, self.loop) for slot in slots]
+        for flight in voyage.members:
+            self.running[flight.slot.key] = flight
+        self._voyages.add(voyage)
+        voyage.task = self._own(self._fly(voyage))
+        if self._keeper is None or self._keeper.done():
+            self._keeper = self._own(self._keep())
+        return voyage.members
+
+    async def _fly(self, voyage: Voyage) -> None:
+        try:
+            await self._fetch(voyage.members)
+        except CancelledError:
+            if not _is_cancelled():
+                self._ground(voyage, RuntimeError("a loader ended with CancelledError though nobody cancelled it"))
+                return
+            self._ground(voyage, StoreUnavailable("the cache was closed, or the loader took too long and was ended"))
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it was, it belongs to those who wait
+            self._ground(voyage, error)
+        finally:
+            self._voyages.discard(voyage)
+
+    def _ground(self, voyage: Voyage, error: BaseException) -> None:
+        for flight in voyage.members:
+            flight.fail(error)
+
+    def landed(self, flight: Flight) -> None:
+        """A read has ended: the next one may begin."""
+        if self.running.get(flight.slot.key) is flight:
+            del self.running[flight.slot.key]
+        if not flight.passed.done():
+            flight.passed.set_result(None)
+
+    # -- looks at the log's end
+
+    async def checked(self, index: int, since_ns: int) -> None:
+        """Return once a look at a log's end that was sent after `since_ns` has been heard.
+
+        Those who wait at the same moment share one look.
+
+        Raises:
+            StoreUnavailable: it could not be had.
+        """
+        running = self._checks.get(index)
+        if running is not None and running[0] <= since_ns:
+            await asyncio.wait([running[1]])
+            running = self._checks.get(index)
+        if running is None:
+            sent = self._instant()
+            running = self._checks[index] = sent, self._own(self._check(index, sent))
+            # Added before any reader waits, so that whoever wakes finds it gone and begins the next.
+            running[1].add_done_callback(lambda _: self._checks.pop(index, None))
+        await asyncio.shield(running[1])
+
+    # -- ownership
+
+    async def _keep(self) -> None:
+        """Renew tokens, let readers pass what takes too long, and end what nobody wants."""
+        while self._voyages:
+            await self._clock.sleep(_TICK_S)
+            now = self._instant()
+            for voyage in tuple(self._voyages):
+                if now - voyage.started_ns > voyage.lease_ns:
+                    if voyage.unwanted():
+                        _cancel(voyage.task)
+                        continue
+                    for flight in voyage.members:
+                        self.landed(flight)
+                if now - voyage.renewed_ns >= voyage.lease_ns // 3:
+                    voyage.renewed_ns = now
+                    held = [flight for flight in voyage.members if flight.token and not flight.future.done()]
+                    if held:
+                        await self._renew(held, voyage.lease_ns // 1_000)
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> Task[None]:
+        # The context of whoever was first: a loader may need what its caller set. The session is replaced by `fetch`.
+        task = self.loop.create_task(work, context=copy_context())
+        self._tasks.add(task)
+        task.add_done_callback(self._disown)
+        return task
+
+    def _disown(self, task: Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # those who waited have it
+
+    async def close(self) -> None:
+        """Cancel what is under way, and wait until it has ended."""
+        self._closed = True
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def close_from_outside(self) -> None:
+        """The same from another thread, without waiting."""
+        self._closed = True
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tuple(self._tasks)])
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _board(flight: Flight) -> Flight:
+    flight.riders += 1
+    return flight
+
+
+def _cancel(task: Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()

@@ -1,0 +1,58 @@
+"""When an answer for a key was last given out: later readers of this process must see nothing older (P4)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FLOORS_MOST: Final = 16_384
+_OVERFLOW = FLOORS_MOST // 8
+
+
+class Floors:
+    """An instant a key, for keys that do not stand in the local tier (an entry there carries its own).
+
+    Bounded twice: no reader is served what was true more than `max_lag` ago, so that older floors say nothing; and
+    beyond `most` the oldest ones make way for one floor under all keys. Not locked: its owner is.
+    """
+
+    def __init__(self, max_lag_ns: int, most: int = FLOORS_MOST) -> None:
+        self._max_lag_ns = max_lag_ns
+        self._most = most
+        self._floors: dict[str, int] = {}  # in order of their instants
+        self.everywhere_ns = 0
+
+    def __len__(self) -> int:
+        return len(self._floors)
+
+    def of(self, key: str) -> int:
+        """Return the instant after which whatever answers for `key` must have been true."""
+        return max(self._floors.get(key, 0), self.everywhere_ns)
+
+    def lift(self, key: str, now_ns: int) -> None:
+        """An answer for `key` was given out just now."""
+        self._floors.pop(key, None)
+        self._floors[key] = now_ns
+        if len(self._floors) > self._most:
+            self._make_room(now_ns)
+
+    def take(self, key: str) -> int:
+        """Remove and return the floor of a key that moves into the local tier."""
+        return max(self._floors.pop(key, 0), self.everywhere_ns)
+
+    def prune(self, now_ns: int) -> None:
+        """Forget floors that say nothing any more."""
+        old: list[str] = []
+        for key, instant_ns in self._floors.items():
+            if instant_ns >= now_ns - self._max_lag_ns:
+                break
+            old.append(key)
+        for key in old:
+            del self._floors[key]
+
+    def _make_room(self, now_ns: int) -> None:
+        self.prune(now_ns)
+        if len(self._floors) <= self._most:
+            return
+        oldest = list(self._floors)[: max(1, min(_OVERFLOW, self._most // 8))]
+        for key in oldest:
+            self.everywhere_ns = max(self.everywhere_ns, self._floors.pop(key))

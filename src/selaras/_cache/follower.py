@@ -1,0 +1,187 @@
+"""Follows one partition's log: how far it is applied here, and as of when that is known to be its end.
+
+    heard(news, sent)   in this order, so that a reader that takes no lock and looks at `confirmed` first is right:
+                        entries go, marks are set, then `applied`, then `confirmed` grows
+
+Laws: `applied` and `confirmed` only grow, except that a log that was lost begins anew with an empty local tier (P20).
+`confirmed` is moved by replies only, to the instant their request was sent (P2).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from selaras._cache.local import LocalEntry, LocalTier
+from selaras._core.positions import START, Cursor, Event, News, Scope
+
+INDEX_MOST: Final = 20_000
+"""Names whose last event is remembered: a reply that was under way meanwhile is judged by it."""
+
+INDEX_NS: Final = 60_000_000_000
+"""A reply that took longer than this is not trusted by the local tier anyway."""
+
+NEVER_YET: Final = -(1 << 62)
+"""An instant before every other."""
+
+_AWAY_US_FIRST = 50_000
+_AWAY_US_MOST = 2_000_000
+
+
+class Follower:
+    """One partition as this process knows it.
+
+    Attributes:
+        applied: how far its log is applied. `confirmed_ns`: when the request was sent that proved it to be its end.
+        bulk: the position of the last tag or family event applied.
+    """
+
+    def __init__(self, index: int, local: LocalTier, instant: Callable[[], int]) -> None:
+        self.index = index
+        self.applied: Cursor = START
+        self.confirmed_ns = NEVER_YET
+        self.epoch = 0
+        self.bulk = 0
+        self.on_event: Callable[[str], None] = lambda _: None
+        self._local = local
+        self._instant = instant
+        self._last: dict[str, int] = {}  # key -> position of its last event, oldest first
+        self._marks: dict[tuple[Scope, str], int] = {}  # the same of tags and families
+        self._from = 0  # events at or below it are forgotten
+        self._marks_from = 0
+        self._ages: deque[tuple[int, int]] = deque()  # (heard at, position): to forget by age
+        self._distrust_ns = NEVER_YET
+        self._away_us = 0
+        self.away_until_ns = 0
+
+    # -- what replies say
+
+    def heard(self, news: News, sent_ns: int) -> bool:
+        """Apply a reply's news. Returns whether what else the reply says may be trusted by the local tier."""
+        with self._local.lock:
+            if news.epoch < self.epoch or (sent_ns <= self._distrust_ns and not news.reset):
+                return False  # it speaks of a log that is gone
+            self._away_us = self.away_until_ns = 0
+            if news.epoch > self.epoch or (news.reset and news.tail != self.applied):
+                self._begin_anew(news)
+            elif news.tail.position > self.applied.position:
+                self._apply(news)
+            self.confirmed_ns = max(self.confirmed_ns, sent_ns)
+            return True
+
+    def confirm(self, tail: Cursor, sent_ns: int) -> bool:
+        """A look at the log showed `tail`. Returns whether that is what is applied."""
+        if tail != self.applied:
+            return False
+        with self._local.lock:
+            if tail != self.applied:
+                return False
+            self._away_us = self.away_until_ns = 0
+            self.confirmed_ns = max(self.confirmed_ns, sent_ns)
+            return True
+
+    def _begin_anew(self, news: News) -> None:
+        lost = news.epoch > self.epoch or news.tail.position < self.applied.position
+        if lost and self.applied != START:
+            self._distrust_ns = self._instant()
+        self._local.drop_partition(self.index)
+        self._last.clear()
+        self._marks.clear()
+        self._ages.clear()
+        self._from = self._marks_from = self.bulk = news.tail.position
+        self.epoch = news.epoch
+        self.applied = news.tail
+
+    def _apply(self, news: News) -> None:
+        known = self.applied.position
+        bulk = self.bulk
+        for event in news.events:
+            if event.position > known:
+                bulk = max(bulk, self._take(event))
+        if news.events:
+            self._ages.append((self._instant(), news.tail.position))
+        self.bulk = bulk
+        self.applied = news.tail
+        if len(self._last) > INDEX_MOST:
+            self._forget_keys(list(self._last)[: len(self._last) // 4])
+        if len(self._marks) > INDEX_MOST:
+            self._forget_marks(list(self._marks)[: len(self._marks) // 4])
+
+    def _take(self, event: Event) -> int:
+        if event.scope is Scope.KEY:
+            self._last.pop(event.name, None)
+            self._last[event.name] = event.position
+            self._local.void(event.name, event.position)
+            self.on_event(event.name)
+            return 0
+        mark = event.scope, event.name
+        self._marks.pop(mark, None)
+        self._marks[mark] = event.position
+        return event.position
+
+    # -- questions
+
+    def untouched(self, key: str, position: int, family: str, tags: tuple[str, ...]) -> bool:
+        """Say whether nothing applied here speaks against a value of `key` that was true at `position`."""
+        if position >= self.applied.position:
+            return True
+        if position < self._from or self._last.get(key, 0) > position:
+            return False
+        return self._unmarked(position, family, tags)
+
+    def vouches(self, entry: LocalEntry) -> bool:
+        """Say whether tag and family events leave an entry of the local tier valid; key events have removed it."""
+        bulk = self.bulk
+        if not self._unmarked(entry.position, entry.family, entry.tags):
+            return False
+        entry.vetted = bulk
+        return True
+
+    def _unmarked(self, position: int, family: str, tags: tuple[str, ...]) -> bool:
+        if position < self._marks_from or self._marks.get((Scope.FAMILY, family), 0) > position:
+            return False
+        return not any(self._marks.get((Scope.TAG, tag), 0) > position for tag in tags)
+
+    @property
+    def remembered(self) -> int:
+        """Names whose last event is remembered."""
+        return len(self._last) + len(self._marks)
+
+    def trusts(self, sent_ns: int) -> bool:
+        """Say whether a request of that instant was answered by the log that is followed now."""
+        return sent_ns > self._distrust_ns
+
+    # -- bounds
+
+    def sweep(self, now_ns: int) -> None:
+        """Forget key events that no reply still under way can be older than."""
+        with self._local.lock:
+            before = 0
+            while self._ages and self._ages[0][0] < now_ns - INDEX_NS:
+                before = self._ages.popleft()[1]
+            old: list[str] = []
+            for key, position in self._last.items():
+                if position > before:
+                    break
+                old.append(key)
+            self._forget_keys(old)
+
+    def _forget_keys(self, keys: list[str]) -> None:
+        for key in keys:
+            self._from = max(self._from, self._last.pop(key))
+
+    def _forget_marks(self, marks: list[tuple[Scope, str]]) -> None:
+        for mark in marks:
+            self._marks_from = max(self._marks_from, self._marks.pop(mark))
+        self.bulk = max(self.bulk, self._marks_from)
+
+    # -- when it does not answer
+
+    def lost(self, now_ns: int) -> bool:
+        """It did not answer: leave it alone for a while, twice as long each time. Returns whether it did until now."""
+        with self._local.lock:
+            first = not self._away_us
+            self._away_us = min(max(self._away_us * 2, _AWAY_US_FIRST), _AWAY_US_MOST)
+            self.away_until_ns = now_ns + self._away_us * 1_000
+            return first

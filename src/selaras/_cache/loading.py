@@ -1,0 +1,529 @@
+"""From the shared tier down to the datastore: looks, loads, and fills under their tokens.
+
+    look ── hit ─────────────────────────────> serve; keep locally what nothing speaks against (P3)
+      ├──── miss, token ──> load ──> fill ───> serve; keep locally only what was accepted (P11)
+      ├──── busy ──> wait a little, look again; after a token's life: load, store nothing
+      ├──── standing (an intent, or a late datastore) ──> load, store nothing
+      └──── no answer ──> load, store nothing
+
+A load below the key's version floor is tried again for a while; then it is an error (P13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError, Semaphore, Task
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from selaras._cache.family import Family, Slot
+from selaras._cache.flight import Flight, Outcome
+from selaras._cache.follower import Follower
+from selaras._cache.local import LocalTier
+from selaras._cache.session import SESSION, Session, SessionKind
+from selaras._cache.storable import Storable, local_entry, without_value
+from selaras._contracts.clock import Clock
+from selaras._contracts.partition import Fill, Partition, ReadRequest
+from selaras._core.cache.entry import Busy, Entry, Hit, Look, Miss, Standing
+from selaras._core.cache.events import CacheEvent, Corrupt
+from selaras._core.codec import CorruptBytes, checksum
+from selaras._core.errors import StaleSource, StoreUnavailable
+from selaras._core.jobs.job import Put
+from selaras._core.positions import News
+
+LOADS_AT_ONCE: Final = 32
+"""Loads of one batch that run at a time where a family has no batch loader."""
+
+_PAUSE_US_FIRST = 2_000
+_PAUSE_US_MOST = 100_000
+_REPAIRS_MOST = 3  # an entry that is corrupt again and again is not worth more trips
+_LATE_PAUSE_US = 5_000
+_LATE_US_LEAST = 500_000  # how long a datastore may take to show a version that is known to exist
+_LATE_US_MOST = 10_000_000
+
+
+@dataclass(slots=True)
+class _Permit:
+    """A flight that must go to the datastore. `floor`: the version below which it may not come back."""
+
+    flight: Flight
+    why: str
+    floor: int | None = None
+
+
+@dataclass(slots=True)
+class _Loaded:
+    permit: _Permit
+    value: Any
+
+
+@dataclass(slots=True)
+class _Sight:
+    """What a trip to a partition showed; `looks` None: it did not answer."""
+
+    looks: tuple[Look, ...] | None
+    position: int = 0
+    sent_ns: int = 0
+    trusted: bool = False
+
+
+class Loading:
+    """Flies flights. `heard` applies a reply's news and says whether the rest may be trusted locally."""
+
+    def __init__(
+        self,
+        partitions: Sequence[Partition],
+        followers: Sequence[Follower],
+        local: LocalTier,
+        clock: Clock,
+        instant: Callable[[], int],
+        *,
+        storable: Storable,
+        heard: Callable[[Follower, News, int], bool],
+        lost: Callable[[Follower, StoreUnavailable], None],
+        tell: Callable[[CacheEvent], None],
+    ) -> None:
+        self._partitions = partitions
+        self._followers = followers
+        self._local = local
+        self._clock = clock
+        self._instant = instant
+        self._storable = storable
+        self._heard = heard
+        self._lost = lost
+        self._tell = tell
+
+    async def fetch(self, flights: Sequence[Flight]) -> None:
+        """Fly flights of one voyage until all have landed."""
+        permits, busy = await self._look(flights)
+        if not busy:
+            if permits:
+                await self._load(permits)
+            return
+        async with asyncio.TaskGroup() as group:
+            if permits:
+                group.create_task(self._load(permits))
+            await self._wait_for_fills(busy, group)
+
+    async def _wait_for_fills(self, busy: Sequence[tuple[Flight, int]], group: asyncio.TaskGroup) -> None:
+        """Somebody else loads these keys: look again and again, at growing intervals, for at most a token's life."""
+        for flight, _ in busy:
+            flight.slot.family.counts.waited += 1
+        deadline = self._instant() + max(flight.slot.family.lease_us() for flight, _ in busy) * 1_000
+        pause_us = _PAUSE_US_FIRST
+        while busy:
+            # One microsecond beyond the shortest token's end, so that it has ended when it is looked at.
+            pause_us = min(pause_us, min(wait_us for _, wait_us in busy) + 1)
+            await self._clock.sleep(pause_us / 1_000_000)
+            pause_us = min(pause_us * 2, _PAUSE_US_MOST)
+            permits, busy = await self._look([flight for flight, _ in busy], patient=self._instant() < deadline)
+            if permits:
+                group.create_task(self._load(permits))
+
+    # -- looks
+
+    async def _look(
+        self, flights: Sequence[Flight], *, patient: bool = True
+    ) -> tuple[list[_Permit], list[tuple[Flight, int]]]:
+        """Ask the shared tier, one trip a partition. Hits land; returns what must be loaded, and what must wait."""
+        permits: list[_Permit] = []
+        busy: list[tuple[Flight, int]] = []
+        corrupt: list[Flight] = []
+        trips: dict[int, list[Flight]] = {}
+        for flight in flights:
+            if flight.slot.family.ttl_us == 0:
+                permits.append(_Permit(flight, "its family is not stored"))
+            else:
+                trips.setdefault(flight.slot.partition, []).append(flight)
+        for there, sight in zip(trips.values(), await self._see_all(trips), strict=True):
+            if sight.looks is None:
+                permits.extend(self._unanswered(flight) for flight in there)
+                continue
+            for flight, look in zip(there, sight.looks, strict=True):
+                match look:
+                    case Hit(entry):
+                        if not self._serve(flight, entry, sight):
+                            corrupt.append(flight)
+                    case Miss(token, floor):
+                        flight.token = token
+                        permits.append(_Permit(flight, "no tier had it", floor))
+                    case Busy(wait_us, floor):
+                        if patient and wait_us:
+                            busy.append((flight, wait_us))
+                        else:
+                            permits.append(_Permit(flight, "another reader's fill did not come", floor))
+                    case Standing(floor):
+                        flight.slot.family.counts.intents += 1
+                        permits.append(_Permit(flight, "somebody writes it", floor))
+        if corrupt:
+            more_permits, more_busy = await self._look_again(corrupt, patient=patient)
+            permits += more_permits
+            busy += more_busy
+        return permits, busy
+
+    async def _look_again(
+        self, corrupt: Sequence[Flight], *, patient: bool
+    ) -> tuple[list[_Permit], list[tuple[Flight, int]]]:
+        hopeless = [_Permit(f, "its entry is corrupt") for f in corrupt if f.repairs > _REPAIRS_MOST]
+        permits, busy = await self._look([f for f in corrupt if f.repairs <= _REPAIRS_MOST], patient=patient)
+        return hopeless + permits, busy
+
+    async def _see_all(self, trips: dict[int, list[Flight]]) -> list[_Sight]:
+        if len(trips) == 1:
+            return [await self._see(index, flights) for index, flights in trips.items()]
+        return list(await asyncio.gather(*(self._see(index, flights) for index, flights in trips.items())))
+
+    async def _see(self, index: int, flights: Sequence[Flight]) -> _Sight:
+        follower = self._followers[index]
+        sent = self._instant()
+        if follower.away_until_ns > sent:
+            return _Sight(None)
+        requests = [ReadRequest(f.slot.key, f.slot.family.name, f.slot.family.lease_us(), f.distrust) for f in flights]
+        try:
+            reply = await self._partitions[index].read(requests, follower.applied)
+        except StoreUnavailable as error:
+            self._lost(follower, error)
+            return _Sight(None)
+        trusted = self._heard(follower, reply.news, sent)
+        return _Sight(reply.looks, reply.news.tail.position, sent, trusted)
+
+    async def glance(self, slot: Slot) -> tuple[Entry | None, int | None]:
+        """Look at one key without asking for a token. Returns the entry and the version floor."""
+        follower = self._followers[slot.partition]
+        sent = self._instant()
+        if follower.away_until_ns > sent:
+            return None, None
+        try:
+            request = ReadRequest(slot.key, slot.family.name)
+            reply = await self._partitions[slot.partition].read([request], follower.applied)
+        except StoreUnavailable as error:
+            self._lost(follower, error)
+            return None, None
+        self._heard(follower, reply.news, sent)
+        match reply.looks[0]:
+            case Hit(entry):
+                sound = slot.family.shared_tier and checksum(entry.value) == entry.checksum
+                return (entry if sound else None), None
+            case Miss(_, floor) | Busy(_, floor) | Standing(floor):
+                return None, floor
+
+    def _unanswered(self, flight: Flight) -> _Permit:
+        flight.slot.family.counts.fallbacks += 1
+        return _Permit(flight, "the store does not answer")
+
+    def _serve(self, flight: Flight, entry: Entry, sight: _Sight) -> bool:
+        """Land a flight with what the shared tier holds. Returns False if those are not the bytes that were stored."""
+        slot, family = flight.slot, flight.slot.family
+        flight.distrust = entry.stamp
+        if not family.shared_tier:  # what a fill of such a family leaves for a microsecond: no value, and no fault
+            return False
+        try:
+            if checksum(entry.value) != entry.checksum:
+                raise CorruptBytes("checksum")
+            value = family.codec.decode(entry.value)
+        except CorruptBytes:
+            flight.repairs += 1
+            family.counts.repaired += 1
+            self._tell(Corrupt(family=family.name, key=slot.key, stamp=entry.stamp))
+            return False
+        family.counts.shared += 1
+        self._keep(
+            slot,
+            value,
+            entry.value,
+            tags=entry.tags,
+            position=sight.position,
+            stamp=entry.stamp,
+            sent_ns=sight.sent_ns,
+            expires_in_us=entry.expires_in_us,
+            trusted=sight.trusted,
+        )
+        flight.land(
+            Outcome(
+                value,
+                entry.value,
+                shared=family.codec.shared,
+                tier="shared",
+                position=sight.position,
+                known_ns=sight.sent_ns,
+                why="the shared tier had it",
+            )
+        )
+        return True
+
+    def _keep(
+        self,
+        slot: Slot,
+        value: Any,
+        data: bytes,
+        *,
+        tags: tuple[str, ...],
+        position: int,
+        stamp: int,
+        sent_ns: int,
+        expires_in_us: int,
+        trusted: bool,
+    ) -> None:
+        """Keep a value in the local tier if it is true there; if not, its being given out is noted (P4)."""
+        kept = False
+        untouched = self._followers[slot.partition].untouched(slot.key, position, slot.family.name, tags)
+        if slot.family.local and trusted and untouched:
+            kept = self._local.store(
+                local_entry(
+                    slot,
+                    value,
+                    data,
+                    tags=tags,
+                    position=position,
+                    stamp=stamp,
+                    sent_ns=sent_ns,
+                    expires_in_us=expires_in_us,
+                )
+            )
+        if not kept:
+            self._local.lift(slot.key, self._instant())
+
+    # -- loads
+
+    async def _load(self, permits: Sequence[_Permit]) -> None:
+        """Load, and hand on what is there as soon as it is there."""
+        jobs = list(self._divided(permits))
+        if len(jobs) == 1:
+            await self._finish(await jobs[0])
+            return
+        tasks: set[Task[list[_Loaded]]] = {asyncio.get_running_loop().create_task(job) for job in jobs}
+        try:
+            while tasks:
+                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await self._finish([loaded for task in done for loaded in task.result()])
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _divided(self, permits: Sequence[_Permit]) -> Iterable[Coroutine[Any, Any, list[_Loaded]]]:
+        turns = Semaphore(LOADS_AT_ONCE)
+        families: dict[int, list[_Permit]] = {}
+        for permit in permits:
+            families.setdefault(id(permit.flight.slot.family), []).append(permit)
+        for group in families.values():
+            family = group[0].flight.slot.family
+            if family.load_many is not None and len(group) > 1:
+                yield self._load_many(family, group)
+            else:
+                for permit in group:
+                    yield self._load_one(permit, turns)
+
+    async def _load_one(self, permit: _Permit, turns: Semaphore) -> list[_Loaded]:
+        flight = permit.flight
+        try:
+            async with turns:
+                _enter([flight])
+                value = await self.load(flight.slot, permit.floor)
+        except CancelledError:
+            await self._give_up([flight])
+            raise
+        except Exception as error:  # noqa: BLE001 - a loader may raise anything: it belongs to those who wait
+            await self._fail([flight], error)
+            return []
+        return [_Loaded(permit, value)]
+
+    async def _load_many(self, family: Family, permits: Sequence[_Permit]) -> list[_Loaded]:
+        flights = [permit.flight for permit in permits]
+        assert family.load_many is not None
+        started = self._instant()
+        try:
+            _enter(flights)
+            values = list(await family.load_many([flight.slot.arguments for flight in flights]))
+            if len(values) != len(flights):
+                raise ValueError(
+                    f"the batch loader of {family.name} returned {len(values)} values for {len(flights)} keys;"
+                    " it must return one a key, in the same order"
+                )
+        except CancelledError:
+            await self._give_up(flights)
+            raise
+        except Exception as error:  # noqa: BLE001 - as in _load_one
+            family.counts.errors += len(flights)
+            await self._fail(flights, error)
+            return []
+        family.counts.loads += len(flights)
+        family.took((self._instant() - started) // 1_000)
+        loaded: list[_Loaded] = []
+        late: list[_Permit] = []
+        for permit, value in zip(permits, values, strict=True):
+            if _is_late(family, value, permit.floor):
+                late.append(permit)
+            else:
+                loaded.append(_Loaded(permit, value))
+        turns = Semaphore(LOADS_AT_ONCE)
+        for more in await asyncio.gather(*(self._load_one(permit, turns) for permit in late)):
+            loaded += more
+        return loaded
+
+    async def load(self, slot: Slot, floor: int | None) -> Any:
+        """Ask the datastore, again and again while it answers below the floor.
+
+        Raises:
+            StaleSource: it stayed below.
+        """
+        family = slot.family
+        first = self._instant()
+        pause_us = _LATE_PAUSE_US
+        patience_us = min(max(family.replica_lag_us, _LATE_US_LEAST), _LATE_US_MOST)
+        while True:
+            started = self._instant()
+            try:
+                value = await family.load(slot.arguments)
+            except Exception:
+                family.counts.errors += 1
+                raise
+            family.counts.loads += 1
+            family.took((self._instant() - started) // 1_000)
+            if not _is_late(family, value, floor):
+                return value
+            if self._instant() - first >= patience_us * 1_000:
+                if value is None:  # no version to judge by: it may have been deleted. The store will not keep it.
+                    return None
+                raise StaleSource(
+                    f"{slot.key}: the datastore still answers with a version below {floor}, which is known to exist;"
+                    f" waited {patience_us / 1_000_000:g} s"
+                )
+            await self._clock.sleep(pause_us / 1_000_000)
+            pause_us *= 2
+
+    async def _fail(self, flights: Sequence[Flight], error: Exception) -> None:
+        for flight in flights:
+            flight.fail(error)
+        await self._give_up(flights)
+
+    # -- fills
+
+    async def _finish(self, loaded: Sequence[_Loaded]) -> None:
+        """Store what may be stored, one trip a partition; then land all."""
+        fills: dict[int, list[tuple[_Loaded, Put]]] = {}
+        unused: list[Flight] = []
+        for one in loaded:
+            flight = one.permit.flight
+            data = self._bytes_to_share(flight, one.value)
+            put = self._storable.put_of(flight.slot, one.value, data) if flight.token else None
+            if put is not None:
+                fills.setdefault(flight.slot.partition, []).append((one, put))
+                continue
+            if flight.token:
+                unused.append(flight)
+            self._land(one, data, None)
+        if len(fills) == 1:
+            for index, there in fills.items():
+                await self._fill(index, there)
+        elif fills:
+            await asyncio.gather(*(self._fill(index, there) for index, there in fills.items()))
+        if unused:
+            await self._give_up(unused)
+
+    def _bytes_to_share(self, flight: Flight, value: Any) -> bytes | None:
+        """A value is encoded to be stored, or to be copied for several readers; not for one alone."""
+        if flight.token or flight.riders > 1:
+            return self._storable.bytes_of(flight.slot, value)
+        return None
+
+    async def _fill(self, index: int, there: Sequence[tuple[_Loaded, Put]]) -> None:
+        follower = self._followers[index]
+        fills = [
+            Fill(put if one.permit.flight.slot.family.shared_tier else without_value(put), one.permit.flight.token)
+            for one, put in there
+        ]
+        sent = self._instant()
+        try:
+            reply = await self._partitions[index].fill(fills, follower.applied)
+        except StoreUnavailable as error:
+            self._lost(follower, error)
+            for one, put in there:
+                self._land(one, put.value, None)
+            return
+        trusted = self._heard(follower, reply.news, sent)
+        for (one, put), stored in zip(there, reply.stored, strict=True):
+            flight = one.permit.flight
+            flight.token = 0
+            if stored is None:
+                flight.slot.family.counts.refused += 1
+                self._land(one, put.value, None)
+                continue
+            position, stamp = stored
+            self._keep(
+                flight.slot,
+                one.value,
+                put.value,
+                tags=put.tags,
+                position=position,
+                stamp=stamp,
+                sent_ns=sent,
+                expires_in_us=put.expires_in_us,
+                trusted=trusted,
+            )
+            self._land(one, put.value, position)
+
+    def _land(self, one: _Loaded, data: bytes | None, position: int | None) -> None:
+        flight = one.permit.flight
+        if position is None:
+            self._local.lift(flight.slot.key, self._instant())
+        shared = flight.slot.family.codec.shared
+        flight.land(
+            Outcome(
+                one.value,
+                data,
+                shared=shared,
+                tier="loader",
+                position=position,
+                known_ns=flight.started_ns,
+                why=one.permit.why,
+            )
+        )
+
+    # -- tokens
+
+    async def renew(self, flights: Sequence[Flight], lease_us: int) -> None:
+        """Keep the tokens of loads that take longer than most."""
+        for index, tokens in _by_partition(flights).items():
+            try:
+                await self._partitions[index].extend_fills(tokens, lease_us)
+            except StoreUnavailable as error:
+                self._lost(self._followers[index], error)
+
+    async def _give_up(self, flights: Sequence[Flight]) -> None:
+        """Give tokens back that will not be used, so that the next reader need not wait."""
+        held = _by_partition(flights)
+        for flight in flights:
+            flight.token = 0
+        for index, tokens in held.items():
+            try:
+                await self._partitions[index].abandon_fills(tokens)
+            except StoreUnavailable as error:
+                self._lost(self._followers[index], error)
+
+
+def _by_partition(flights: Sequence[Flight]) -> dict[int, list[tuple[str, int]]]:
+    held: dict[int, list[tuple[str, int]]] = {}
+    for flight in flights:
+        if flight.token:
+            held.setdefault(flight.slot.partition, []).append((flight.slot.key, flight.token))
+    return held
+
+
+def _is_late(family: Family, value: Any, floor: int | None) -> bool:
+    if floor is None or family.version is None:
+        return False
+    return value is None or family.version(value) < floor
+
+
+def _enter(flights: Sequence[Flight]) -> None:
+    """From here on the loader speaks for all readers of these flights: what it reads is as fresh as they are.
+
+    The caller's session ends here: what it owns is not theirs.
+    """
+    around = SESSION.get()
+    outer = around.loads if around is not None else frozenset[str]()
+    # One less: a flight that began at the same instant is fresh enough.
+    since = min(flight.started_ns for flight in flights) - 1
+    loads = outer | {flight.slot.key for flight in flights}
+    SESSION.set(Session(SessionKind.LOADING, since, loads=loads))

@@ -1,0 +1,81 @@
+"""From a value to what a tier keeps, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from selaras._cache.family import Slot
+from selaras._cache.local import NEVER, LocalEntry, size_of
+from selaras._core.cache.events import CacheEvent, Unstorable
+from selaras._core.codec import checksum
+from selaras._core.jobs.job import Put
+
+
+class Storable:
+    """Encodes values for the shared tier. What cannot be stored is served all the same, and told once a family."""
+
+    def __init__(self, tell: Callable[[CacheEvent], None]) -> None:
+        self._tell = tell
+
+    def bytes_of(self, slot: Slot, value: Any) -> bytes | None:
+        """Return the value's bytes, or None if it has none."""
+        try:
+            return slot.family.codec.encode(value, path=slot.key)
+        except Exception as error:  # noqa: BLE001 - a value's own methods may raise anything; a read must not break
+            self._refuse(slot, error)
+            return None
+
+    def put_of(self, slot: Slot, value: Any, data: bytes | None) -> Put | None:
+        """Return what the shared tier is given, or None if the value is not to be stored."""
+        family = slot.family
+        ttl_us = family.ttl_of(value)
+        if ttl_us == 0 or data is None:
+            return None
+        try:
+            tags = family.tags(slot.arguments, value) if family.tags else ()
+            version = family.version(value) if family.version and value is not None else None
+        except Exception as error:  # noqa: BLE001 - the program's functions: what they refuse is served, not stored
+            self._refuse(slot, error)
+            return None
+        return Put(slot.key, data, checksum(data), ttl_us or 0, tags, family.name, version)
+
+    def _refuse(self, slot: Slot, error: Exception) -> None:
+        slot.family.counts.unstorable += 1
+        if slot.family.counts.unstorable == 1:
+            self._tell(Unstorable(family=slot.family.name, key=slot.key, error=f"{type(error).__name__}: {error}"))
+
+
+def without_value(put: Put) -> Put:
+    """Return a fill that asks whether a value is accepted and leaves nothing behind: it expires at once."""
+    return Put(put.key, b"", checksum(b""), 1, put.tags, put.family, put.version)
+
+
+def local_entry(
+    slot: Slot,
+    value: Any,
+    data: bytes,
+    *,
+    tags: tuple[str, ...],
+    position: int,
+    stamp: int,
+    sent_ns: int,
+    expires_in_us: int,
+) -> LocalEntry:
+    """Return a value for the local tier: itself if it may be shared, else its bytes.
+
+    Its life counts from the request that brought it, so that it never outlives the shared tier's entry.
+    """
+    shared = slot.family.codec.shared
+    return LocalEntry(
+        slot.key,
+        value if shared else data,
+        partition=slot.partition,
+        family=slot.family.name,
+        tags=tags,
+        position=position,
+        stamp=stamp,
+        sent_ns=sent_ns,
+        expires_ns=sent_ns + expires_in_us * 1_000 if expires_in_us else NEVER,
+        size=size_of(slot.key, data, shared=shared),
+    )

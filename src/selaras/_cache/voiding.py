@@ -1,0 +1,158 @@
+"""What a program says about values it has changed: now, and again by the settle of its session.
+
+Inside a session a key is voided by an intent of the session's own: now nobody can store what is not committed yet, and
+the settle resolves it (P14). Tags and families are told to every partition, now and at the settle (P12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from selaras._cache.family import Slot
+from selaras._cache.follower import Follower
+from selaras._cache.session import Pending, Session
+from selaras._cache.storable import Storable
+from selaras._contracts.partition import Invalidation, Partition
+from selaras._core.errors import LeaseLost
+from selaras._core.jobs.job import Refusal
+from selaras._core.positions import News
+
+
+class Voiding:
+    """Puts and invalidations. `drop`: these keys are gone from the local tier, and nothing older is joined (P5)."""
+
+    def __init__(
+        self,
+        partitions: Sequence[Partition],
+        followers: Sequence[Follower],
+        instant: Callable[[], int],
+        storable: Storable,
+        *,
+        heard: Callable[[Follower, News, int], bool],
+        drop: Callable[[Iterable[str]], None],
+        drop_joins: Callable[[], None],
+    ) -> None:
+        self._partitions = partitions
+        self._followers = followers
+        self._instant = instant
+        self._storable = storable
+        self._heard = heard
+        self._drop = drop
+        self._drop_joins = drop_joins
+
+    async def put(self, slot: Slot, value: Any, session: Session | None) -> None:
+        """Keep a value for the settle of the session whose intent stands there; else void the key (P8)."""
+        owner = session.owner_of(slot.key) if session else None
+        if session is None or owner is None:
+            version = self._version(slot, value)
+            await self.void([slot], versions=() if version is None else ((slot, version),), session=session)
+            return
+        owner.preimages.pop(slot.key, None)
+        data = self._storable.bytes_of(slot, value)
+        put = self._storable.put_of(slot, value, data)
+        if put is None or owner is not session.scope():
+            # Not to be stored; or put in a scope within the owner's, which may yet be rolled back while the owner
+            # succeeds. Its intent falls without a value: nothing stands there then.
+            owner.puts.pop(slot.key, None)
+            return
+        owner.own[slot.key] = slot
+        owner.puts[slot.key] = Pending(slot, put, value if slot.family.codec.shared else None)
+
+    async def void(
+        self,
+        slots: Sequence[Slot] = (),
+        *,
+        tags: Sequence[str] = (),
+        families: Sequence[str] = (),
+        versions: Sequence[tuple[Slot, int]] = (),
+        session: Session | None,
+    ) -> None:
+        """Void names; see `Cache.invalidate`."""
+        slots = (*slots, *(slot for slot, _ in versions))
+        scope = session.scope() if session else None
+        if session is None or scope is None:
+            await self._void_now(slots, tags, families, versions)
+            return
+        scope.versions.update((slot.key, version) for slot, version in versions)
+        scope.tags.update(dict.fromkeys(tags))
+        scope.families.update(dict.fromkeys(families))
+        self._drop(slot.key for slot in slots)
+        await asyncio.gather(self._plant(slots, session, scope), self._void_now((), tags, families, ()))
+
+    async def _plant(self, slots: Iterable[Slot], session: Session, scope: Session) -> None:
+        """Let an intent of the session's own stand on each key that has none of it yet."""
+        there: dict[int, list[str]] = {}
+        for slot in slots:
+            owner = session.owner_of(slot.key)
+            if owner is not None:
+                owner.puts.pop(slot.key, None)
+                owner.preimages.pop(slot.key, None)
+                continue
+            # Noted first: if the call is cut off, the settle voids what it does not find (P9).
+            scope.own[slot.key] = slot
+            scope.planted[slot.key] = None
+            there.setdefault(slot.partition, []).append(slot.key)
+        await asyncio.gather(*(self._plant_at(index, keys, scope) for index, keys in there.items()))
+
+    async def _plant_at(self, index: int, keys: Sequence[str], scope: Session) -> None:
+        follower = self._followers[index]
+        assert scope.owner is not None
+        sent = self._instant()
+        planted = await self._partitions[index].plant(scope.instance, scope.owner, keys, follower.applied)
+        self._heard(follower, planted.news, sent)
+        self._drop(keys)
+        if planted.refusal is Refusal.LEASE_LOST:
+            scope.refused = True
+            raise LeaseLost(
+                f"the attempt of {scope.owner.job} with fence {scope.owner.fence} is over: its job was given to another"
+                " worker. Nothing it does is stored any more."
+            )
+
+    async def _void_now(
+        self,
+        slots: Sequence[Slot],
+        tags: Sequence[str],
+        families: Sequence[str],
+        versions: Sequence[tuple[Slot, int]],
+    ) -> None:
+        everywhere = Invalidation(tags=tuple(tags), families=tuple(families))
+        names: dict[int, Invalidation] = {}
+        if tags or families:
+            names = dict.fromkeys(range(len(self._partitions)), everywhere)
+        named = {slot.key for slot, _ in versions}
+        there: dict[int, list[Slot]] = {}
+        for slot in {slot.key: slot for slot in slots}.values():
+            there.setdefault(slot.partition, []).append(slot)
+        for index, here in there.items():
+            names[index] = Invalidation(
+                keys=tuple(slot.key for slot in here),
+                tags=everywhere.tags,
+                families=everywhere.families,
+                versions=tuple((slot.key, version) for slot, version in versions if slot.partition == index),
+                closes=tuple(
+                    (slot.key, slot.family.replica_lag_us)
+                    for slot in here
+                    if slot.family.version and slot.family.replica_lag_us and slot.key not in named
+                ),
+            )
+        try:
+            # All are tried even if one fails: the more is voided the better.
+            done = await asyncio.gather(*(self._void_at(i, n) for i, n in names.items()), return_exceptions=True)
+        finally:
+            self._drop(slot.key for slot in slots)
+            if tags or families:
+                self._drop_joins()
+        for error in done:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _void_at(self, index: int, names: Invalidation) -> None:
+        follower = self._followers[index]
+        sent = self._instant()
+        news = await self._partitions[index].invalidate(names, follower.applied)
+        self._heard(follower, news, sent)
+
+    def _version(self, slot: Slot, value: Any) -> int | None:
+        return None if slot.family.version is None or value is None else slot.family.version(value)
