@@ -22,9 +22,10 @@ class WorkerStarted(Struct, frozen=True, kw_only=True):
     pid: int
 
 
-class InstanceLost(Struct, frozen=True, kw_only=True):
-    """The store let the instance go: what ran is told to stop, and the worker goes on under a new one."""
+class Reenrolled(Struct, frozen=True, kw_only=True):
+    """The store had let the instance go. What ran was told to stop; the worker goes on under a new instance."""
 
+    was: str
     instance: str
     running: int
 
@@ -181,7 +182,7 @@ class Trouble(Struct, frozen=True, kw_only=True):
 
 WorkerEvent: TypeAlias = (
     WorkerStarted
-    | InstanceLost
+    | Reenrolled
     | WorkerStopping
     | WorkerStopped
     | Turned

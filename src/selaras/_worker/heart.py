@@ -21,14 +21,10 @@ from msgspec import Struct
 from selaras._contracts.clock import Clock
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, Instance
 from selaras._contracts.store import Pulse, Store
-from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Attempt, Settlement
+from selaras._core.jobs.lease import Trust
 
 BEATS_PER_LEASE: Final = 3
-MARGIN_PARTS: Final = 10
-"""A tenth of the lease is the margin: time for a started body to be stopped before the store lets another run."""
-
-MARGIN_LEAST_US: Final = 50_000
 AGAIN_MOST_US: Final = 500_000
 """A failed beat is tried again after at most this long."""
 
@@ -59,7 +55,7 @@ def hear_nothing(partition: int, beat: Beat, reply: HeartbeatReply) -> None:
 
 
 class Heart:
-    """Beats for one instance over all partitions, every third of its lease.
+    """Beats for one instance over all partitions, every third of its lease or more often.
 
     Args:
         instance: enrolled already, in every partition, by requests sent at or after `enrolled_ns`.
@@ -78,7 +74,7 @@ class Heart:
         enrolled_ns: int,
         state: Callable[[int], Beat] = say_nothing,
         on_reply: Callable[[int, Beat, HeartbeatReply], None] = hear_nothing,
-        on_failure: Callable[[int, StoreUnavailable], None] | None = None,
+        on_failure: Callable[[int, Exception], None] | None = None,
         every_us: int | None = None,
     ) -> None:
         self.instance = instance
@@ -88,9 +84,9 @@ class Heart:
         self._on_reply = on_reply
         self._on_failure = on_failure
         self._every_us = min(every_us or instance.lease_us, instance.lease_us // BEATS_PER_LEASE)
-        margin_us = max(instance.lease_us // MARGIN_PARTS, MARGIN_LEAST_US)
-        self._fresh_ns = max(instance.lease_us - margin_us, 0) * 1_000
-        self._until_ns = [enrolled_ns + self._fresh_ns for _ in store.partitions]
+        self._trust = [Trust.of(instance.lease_us) for _ in store.partitions]
+        for trust in self._trust:
+            trust.renewed(enrolled_ns)
         self._kicked = Event()
         self._ending = False
         self._thread = Thread(target=self._run, name="selaras-heart", daemon=True)
@@ -103,7 +99,7 @@ class Heart:
         """End; a beat under way is waited for, at most `timeout` seconds. Nothing is released by this."""
         self._ending = True
         self._kicked.set()
-        if self._thread.is_alive():
+        if timeout != 0 and self._thread.is_alive():
             self._thread.join(timeout)
 
     def beat_now(self) -> None:
@@ -112,23 +108,31 @@ class Heart:
 
     def fresh_until_ns(self, partition: int) -> int:
         """Return the instant up to which the lease in this partition is surely held (P18); from any thread."""
-        return self._until_ns[partition]
+        return self._trust[partition].until_ns
 
     def _run(self) -> None:
-        pulse = self._store.pulse()
+        pulse: Pulse | None = None
+        wait_us = self._every_us
         try:
-            wait_us = self._every_us
             while True:
                 self._kicked.wait(wait_us / 1_000_000)
                 self._kicked.clear()
                 if self._ending:
                     return
-                failed = [not self._beat(pulse, partition) for partition in range(len(self._until_ns))]
-                wait_us = min(self._every_us, AGAIN_MOST_US) if any(failed) else self._every_us
+                wait_us = self._every_us
+                for partition in range(len(self._trust)):
+                    try:
+                        pulse = pulse or self._store.pulse()
+                        self._beat(pulse, partition)
+                    except Exception as error:  # noqa: BLE001 - whatever a beat meets, the next one must follow
+                        wait_us = min(self._every_us, AGAIN_MOST_US)
+                        if self._on_failure:
+                            self._on_failure(partition, error)
         finally:
-            pulse.close()
+            if pulse:
+                pulse.close()
 
-    def _beat(self, pulse: Pulse, partition: int) -> bool:
+    def _beat(self, pulse: Pulse, partition: int) -> None:
         beat = self._state(partition)
         request = HeartbeatRequest(
             instance=self.instance.id,
@@ -138,13 +142,10 @@ class Heart:
             settlements=beat.settlements,
         )
         sent_ns = self._clock.instant_ns()
-        try:
-            reply = pulse.beat(partition, request)
-        except StoreUnavailable as error:
-            if self._on_failure:
-                self._on_failure(partition, error)
-            return False
+        reply = pulse.beat(partition, request)
+        trust = self._trust[partition]
         if reply.enrolled:
-            self._until_ns[partition] = sent_ns + self._fresh_ns
+            trust.renewed(sent_ns)
+        else:
+            trust.void()
         self._on_reply(partition, beat, reply)
-        return True

@@ -27,8 +27,8 @@ from selaras._contracts.store import Bell, Store
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import (
     AttemptAbandoned,
-    InstanceLost,
     Recycling,
+    Reenrolled,
     StoreBack,
     StoreLost,
     Trouble,
@@ -121,6 +121,7 @@ class Worker:
         self._code = Exit.STOPPED
         self._signals = 0
         self._end_by_ns = 0  # when the process must be gone, even if its loop is blocked; 0: not asked to stop
+        self._lost: tuple[str, int] | None = None  # the instance before, and how many bodies it had
         self._tenures: list[Tenure] = []  # the last one is current; the others are leaving
         self._crew: Crew | None = None
         self._keeper = Keeper(store.partitions, host, clock, entropy, self._observer)
@@ -282,13 +283,16 @@ class Worker:
         )
         self._tenures.append(tenure)
         self._host.enrolled(instance)
-        tell(
-            self._observer,
-            WorkerStarted(
-                instance=instance.id, name=self._name, queues=self._queues, tasks=instance.tasks, pid=instance.pid
-            ),
-        )
+        tell(self._observer, self._arrival(instance))
         tenure.begin()
+
+    def _arrival(self, instance: Instance) -> WorkerStarted | Reenrolled:
+        if self._lost:
+            was, running = self._lost
+            return Reenrolled(was=was, instance=instance.id, running=running)
+        return WorkerStarted(
+            instance=instance.id, name=self._name, queues=self._queues, tasks=instance.tasks, pid=instance.pid
+        )
 
     def _on_lost(self, tenure: Tenure) -> None:
         """The store let the instance go: stop what runs, and go on as another."""
@@ -297,7 +301,7 @@ class Worker:
         tenure.heart.stop(timeout=0)
         tenure.close()
         running = sum(crew.roster.stop_all(Stop.LOST, turner) for turner in tenure.turners)
-        tell(self._observer, InstanceLost(instance=tenure.instance.id, running=running))
+        self._lost = tenure.instance.id, running
         crew.company.spawn(self._see_off(tenure))
         if not self._told.is_set():
             self._renewing.set()
