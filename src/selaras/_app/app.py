@@ -1,0 +1,271 @@
+"""The app: where a program declares its cached families and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
+
+from selaras._app.cached import Cached, CachedDecorator
+from selaras._app.call import Call, enqueue_calls
+from selaras._app.declaring import AUTO, Auto, Lockable, Tagging, Writable, declare_family, declare_task
+from selaras._app.job import Job
+from selaras._app.key import Fresh, Key, read_many
+from selaras._app.lines import Lock
+from selaras._app.middleware import Middleware
+from selaras._app.origin import Origin, calling_module
+from selaras._app.process import Process
+from selaras._app.program import Program, make_program
+from selaras._app.registry import Registry
+from selaras._app.resources import Lifetime, Resource, ResourceDecorator
+from selaras._app.settings import Settings, SettingValues
+from selaras._app.tags import Tag, tag_text
+from selaras._app.task import Task, TaskDecorator
+from selaras._app.working import AppWorker, WorkerOptions, make_worker
+from selaras._core.durations import Duration
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Selaras:
+    """An app: its tasks, its cached families, and the store that keeps them in step.
+
+    Args:
+        url: where jobs and cached values live: `sqlite:///jobs.db`, `sqlite:////var/lib/jobs.db`, `memory://`. By
+            default $SELARAS_URL, else `selaras.db` beside the module that makes the app. A relative path in the
+            program is relative to that module, so that every process finds the same file wherever it is started.
+        namespace: several apps may share a store under different names.
+        include: modules that declare more tasks and families; imported when they are first needed.
+        middleware: around every enqueue and every run, the first outermost.
+        settings: any option of `settings.py`, also as `SELARAS_…` in the environment; the program's word stands.
+
+    Raises:
+        ConfigurationError: what is wrong, and what to give instead.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str = "",
+        include: Sequence[str] = (),
+        middleware: Sequence[Middleware] = (),
+        **settings: Unpack[SettingValues],
+    ) -> None:
+        self._program = make_program(url, namespace, include, middleware, settings, calling_module())
+        self._program.app = self
+
+    def __repr__(self) -> str:
+        return f"<selaras {self.url}>"
+
+    # -- what it is made of
+
+    @property
+    def url(self) -> str:
+        """The store's URL: absolute, passwords masked."""
+        return self._program.address.shown
+
+    @property
+    def settings(self) -> Settings:
+        """The options in force."""
+        return self._program.settings
+
+    @property
+    def registry(self) -> Registry:
+        """What has been declared."""
+        return self._program.registry
+
+    @property
+    def program(self) -> Program:
+        """The inside that the handles share."""
+        return self._program
+
+    @property
+    def origin(self) -> Origin:
+        """The module that made it, and how a command line names it."""
+        return self._program.origin
+
+    # -- declarations
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        writes: Writable | Sequence[Writable] = (),
+        reads: Writable | Sequence[Writable] = (),
+        lock: Lockable | Auto = AUTO,
+        exclusive: bool = True,
+        ordered: bool = False,
+        retries: int | None = None,
+        backoff: Duration | None = None,
+        backoff_most: Duration | None = None,
+        timeout: Duration | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        expires: Duration | None = None,
+        result_ttl: Duration | None = None,
+        failed_ttl: Duration | None = None,
+        max_lost: int | None = None,
+        executor: Literal["process"] | None = None,
+    ) -> TaskDecorator: ...
+    def task(self, function: Callable[..., Any] | None = None, **declaration: Any) -> Any:
+        """Declare a task: a coroutine function, or a plain one, which runs in a thread or a process.
+
+        Args:
+            name: its name in the store; by default the function's.
+            writes: the cached values it changes, matched to its parameters by name (`product.by(id="sku")` renames).
+            reads: cached values its body will read, warmed with the whole batch; `Read(...)` parameters need no mention.
+            lock: the line its jobs stand in, one at a time, in order: "mail:{customer}", or a family, or None. By
+                default the key it writes, if it writes exactly one.
+            exclusive: False: intents on what it writes, but no line.
+            ordered: a retry keeps its place in line while it backs off.
+            executor: "process" runs it in a process that can be killed.
+
+        Raises:
+            ConfigurationError: at import: what does not fit, and what to write instead.
+        """
+
+        def declare(function: Callable[..., Any]) -> Task[..., Any]:
+            return Task(self._program, declare_task(self._program, function, **declaration))
+
+        return declare if function is None else declare(function)
+
+    @overload
+    def cached(self, loader: Callable[P, Coroutine[Any, Any, V]], /) -> Cached[P, V]: ...
+    @overload
+    def cached(self, loader: Callable[P, V], /) -> Cached[P, V]: ...
+    @overload
+    def cached(
+        self,
+        *,
+        name: str | None = None,
+        ttl: Duration | None | Auto = AUTO,
+        ttl_none: Duration | None | Auto = AUTO,
+        ignore: Sequence[str] = (),
+        tags: Tagging = (),
+        version: Callable[[Any], int] | None = None,
+        replica_lag: Duration = 0,
+        during_write: Literal["load", "serve"] = "load",
+        tiers: Sequence[Literal["local", "shared"]] = ("local", "shared"),
+        fresh: Fresh | None = None,
+    ) -> CachedDecorator: ...
+    def cached(self, loader: Callable[..., Any] | None = None, **declaration: Any) -> Any:
+        """Declare a family of cached values: the function's body is the datastore read, run on a miss only.
+
+        Args:
+            name: its name in the store; by default the function's.
+            ttl: how long a value lives; 0: it is not stored; None: no end. ttl_none: the same for the value None.
+            ignore: parameters that are no part of the key.
+            tags: "category:{id}" texts filled from the parameters, or a function of the value that returns tags.
+            version: a value's own version in the datastore, where reads of the datastore may come late.
+            replica_lag: how late they may come: so long after a write without a version nothing is stored.
+            during_write: "serve" shows the old value until a writer settles; for what is written all the time.
+            tiers: where values are kept.
+            fresh: how fresh reads are by default; 1 second outside of jobs.
+
+        Raises:
+            ConfigurationError: at import: a type that can't be stored, a parameter that can't be part of a key.
+        """
+
+        def declare(loader: Callable[..., Any]) -> Cached[..., Any]:
+            return Cached(self._program, declare_family(self._program, loader, **declaration))
+
+        return declare if loader is None else declare(loader)
+
+    @overload
+    def resource(self, factory: Callable[[], AsyncIterator[T]], /) -> Resource[T]: ...
+    @overload
+    def resource(self, factory: Callable[[], Iterator[T]], /) -> Resource[T]: ...
+    @overload
+    def resource(self, *, scope: Lifetime = "process") -> ResourceDecorator: ...
+    def resource(self, factory: Callable[[], Any] | None = None, *, scope: Lifetime = "process") -> Any:
+        """Declare what is opened at first need and closed with the process (or with the job): a generator function.
+
+        `await db()` is the open one. `with db.override(fake): ...` replaces it.
+        """
+
+        def declare(factory: Callable[[], Any]) -> Resource[Any]:
+            name = factory.__name__
+            self._program.resources.declare(name, factory)
+            return Resource(self._program.resources, name, scope, factory)
+
+        return declare if factory is None else declare(factory)
+
+    # -- cached values
+
+    async def read_many(self, keys: Iterable[Key[V]], fresh: Fresh | None = None) -> list[V]:
+        """Read many keys in one trip a partition; what is missing goes to the families' batch loaders."""
+        return await read_many(self._program, list(keys), fresh)
+
+    def tag(self, name: str, value: object = None) -> Tag:
+        """Return the tag of this name and value: `app.tag("category", 7)`."""
+        return Tag(tag_text(name, value), self._program)
+
+    # -- jobs
+
+    async def enqueue_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
+        """Enqueue many jobs in one step a partition. Returns theirs, in order.
+
+        Raises:
+            IdConflict: naming the first; the others were enqueued.
+            StoreUnavailable: nothing was enqueued in at least one partition.
+        """
+        return await enqueue_calls(self._program, list(calls))
+
+    def job(self, id: str) -> Job[Any]:
+        """Stand for the job of this id, of any task, which may or may not exist."""
+        return Job(self._program, id, "", created=False)
+
+    def lock(
+        self, line: str | Key[Any], *, lease: Duration | None = None, timeout: Duration | None = None
+    ) -> Lock:
+        """Hold a line, the same one that jobs stand in: `async with app.lock("mail:7") as lock: lock.fence`.
+
+        Args:
+            line: its name, or a key, whose writers stand in it.
+            lease: for how long it is still held after this process died. A living one renews it.
+            timeout: how long to stand in line; then TimeoutError.
+        """
+        return Lock(self._program, line.name if isinstance(line, Key) else line, lease=lease, timeout=timeout)
+
+    # -- life
+
+    async def __aenter__(self) -> Selaras:
+        process = self._program.process()
+        await process.open()
+        process.users += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        process = self._program.process()
+        process.users -= 1
+        await process.close()
+
+    @asynccontextmanager
+    async def lifespan(self, _application: object = None) -> AsyncIterator[None]:
+        """Open and close it with a web application: `FastAPI(lifespan=app.lifespan)`."""
+        async with self:
+            yield
+
+    async def close(self) -> None:
+        """Close what the running loop has opened: resources, leases, the store. It opens again at the next need."""
+        await self._program.processes.close_here()
+
+    def process(self) -> Process:
+        """Return what the running loop has open, or will at first need."""
+        return self._program.process()
+
+    def worker(self, **options: Unpack[WorkerOptions]) -> AppWorker:
+        """Make a worker for this app on the running loop; `await app.worker(burst=True).run()`."""
+        return make_worker(self._program, options)

@@ -1,0 +1,117 @@
+"""A cached family: a function whose body is the datastore read."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from selaras._app.declared import FamilySpec
+from selaras._app.key import Key
+from selaras._app.program import Program
+from selaras._cache.cache import MISSING
+from selaras._cache.family import Slot
+from selaras._core.errors import SelarasError
+from selaras._core.signature import Arguments
+
+P = ParamSpec("P")
+V = TypeVar("V")
+
+BatchLoader = Callable[[list[Any]], Awaitable[Sequence[V]]]
+
+
+class Binding(Generic[V]):
+    """A family with some of its parameters renamed: `product.by(id="sku")` takes its `id` from the task's `sku`."""
+
+    __slots__ = ("family", "names")
+
+    def __init__(self, family: FamilySpec, names: dict[str, str]) -> None:
+        self.family = family
+        self.names = names
+
+    def __repr__(self) -> str:
+        return f"{self.family.name}.by({', '.join(f'{ours}={theirs!r}' for ours, theirs in self.names.items())})"
+
+
+class Cached(Generic[P, V]):
+    """A family of cached values; calling it reads through the tiers.
+
+    Attributes:
+        name: its name in the store.
+        fn: the bare loader.
+    """
+
+    def __init__(self, program: Program, family: FamilySpec) -> None:
+        self._program = program
+        self.family = family
+        self.name = family.name
+        self.fn: Callable[P, Any] = family.function
+        self.__doc__ = family.function.__doc__
+        self.__name__ = family.function.__name__
+        self.__module__ = family.function.__module__
+
+    def __repr__(self) -> str:
+        return f"<cached {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, V]:
+        """Read through: local tier, shared tier, loader.
+
+        How fresh the value must be is fixed when this is called, not when it is awaited.
+        """
+        process = self._program.process()
+        slot = self.family.slot(args, kwargs, process.partitions)
+        if process.opened:
+            value = process.cache.hit(slot)
+            if value is not MISSING:
+                return _at_once(value)
+        return self._read(slot)
+
+    async def _read(self, slot: Slot) -> V:
+        process = self._program.process()
+        await process.open()
+        value: V = await process.cache.get(slot)
+        return value
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> Key[V]:
+        """Return the key of these arguments; every spelling of a call is one key."""
+        return Key(self._program, self.family.slot(args, kwargs, self._program.process().partitions))
+
+    def by(self, **names: str) -> Binding[V]:
+        """Rename parameters for `writes=`, `reads=`, `lock=` and `Read`: family parameter = task parameter."""
+        return Binding(self.family, names)
+
+    def batch(self, loader: BatchLoader[V], /) -> BatchLoader[V]:
+        """Give the family a loader for many keys at once; a decorator.
+
+        It gets a list, an item a key: the argument, or a tuple of them if the family has several. It returns as
+        many values, in the same order.
+        """
+        name, single = self.name, len(self.family.signature.parameters) == 1
+
+        async def load_many(several: Sequence[Arguments]) -> Sequence[V]:
+            named = [tuple(arguments.named().values()) for arguments in several]
+            values = await loader([parts[0] for parts in named] if single else list(named))
+            if len(values) != len(several):
+                raise SelarasError(f"the batch loader of {name!r} was asked for {len(several)} values and gave {len(values)}")
+            return values
+
+        self.family.family.load_many = load_many
+        return loader
+
+    async def invalidate_all(self) -> None:
+        """Void every value of the family: now, and inside a job or scope again when that succeeds."""
+        process = self._program.process()
+        await process.open()
+        await process.cache.invalidate(families=[self.name])
+
+
+async def _at_once(value: V) -> V:  # noqa: RUF029 - a hit waits for nothing, and is awaited like a miss
+    return value
+
+
+class CachedDecorator(Protocol):
+    """What `app.cached(...)` returns."""
+
+    @overload
+    def __call__(self, loader: Callable[P, Coroutine[Any, Any, V]], /) -> Cached[P, V]: ...
+    @overload
+    def __call__(self, loader: Callable[P, V], /) -> Cached[P, V]: ...

@@ -1,0 +1,104 @@
+"""A job not enqueued yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from selaras._app.declared import TaskSpec
+from selaras._app.job import Job
+from selaras._app.options import Options
+from selaras._app.placing import Planned, place
+from selaras._app.program import Program
+from selaras._core.errors import ConfigurationError
+from selaras._core.signature import Arguments
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+R_step = TypeVar("R_step", covariant=True)
+
+
+class Step(Protocol[T_contra, P, R_step]):
+    """A task whose first argument can be the value of the step before it; `task` and `task.options(...)` both are."""
+
+    def call(self, first: T_contra, /, *args: P.args, **kwargs: P.kwargs) -> Call[R_step]:
+        """Bind the arguments."""
+        ...
+
+
+class Call(Generic[R_co]):
+    """A task with its arguments and options; arguments are checked and coerced already. Not changed by enqueueing."""
+
+    __slots__ = ("arguments", "before", "options", "program", "spec")
+
+    def __init__(
+        self,
+        program: Program,
+        spec: TaskSpec,
+        arguments: Arguments,
+        options: Options,
+        before: Call[Any] | None = None,
+    ) -> None:
+        self.program = program
+        self.spec = spec
+        self.arguments = arguments
+        self.options = options
+        self.before = before
+
+    def __repr__(self) -> str:
+        return f"<call {self.spec.name}({self.spec.signature.describe(self.arguments)})>"
+
+    def then(self, step: Step[R_co, P, R], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Follow this by another task, whose first argument is this one's value. The new call stands for the chain.
+
+        Raises:
+            ConfigurationError: the step's key or line is named by that first argument, which nobody knows yet.
+        """
+        # Its first argument is not there yet, so it binds by another signature than its own `call`.
+        following: Any = step
+        call: Call[R] = following.follow(self, args, kwargs)
+        return call
+
+    async def enqueue(self) -> Job[R_co]:
+        """Enqueue it, and the steps before it. Returns the job of the last step.
+
+        Raises:
+            IdConflict: the id belongs to another task or other arguments; nothing was enqueued.
+            StoreUnavailable: nothing was enqueued.
+        """
+        return (await enqueue_calls(self.program, (self,)))[0]
+
+
+def following(program: Program, spec: TaskSpec, options: Options, before: Call[Any], args: Any, kwargs: Any) -> Call[Any]:
+    """Make the call of a step whose first argument is the value of `before`."""
+    first = next(iter(spec.signature.parameters), None)
+    if first is None:
+        raise ConfigurationError(f"task {spec.name!r} takes no argument, so it cannot follow by then()")
+    if first in spec.needed_parameters():
+        raise ConfigurationError(
+            f"task {spec.name!r} names its key or line by {first!r}, its first parameter, which then() fills with a value "
+            f"nobody knows yet: put another parameter first, or enqueue it from the step before"
+        )
+    return Call(program, spec, spec.rest.bind(args, kwargs), options, before)
+
+
+async def enqueue_calls(program: Program, calls: Sequence[Call[R]]) -> list[Job[R]]:
+    """Enqueue calls, with the steps before them, in one step a partition. Returns one job a call, in order."""
+    planned: list[Planned] = []
+    last: list[int] = []
+    for call in calls:
+        chain: list[Call[Any]] = [call]
+        while chain[-1].before is not None:
+            chain.append(chain[-1].before)
+        for step in reversed(chain):
+            follows = planned[-1] if step.before is not None else None
+            planned.append(Planned(step.spec, step.arguments, step.options, follows))
+        last.append(len(planned) - 1)
+    placed = await place(program, planned)
+    return [
+        Job(program, placed[index].id, call.spec.name, created=placed[index].created, replaced=placed[index].replaced,
+            home=placed[index].home, held=placed[index].held)
+        for call, index in zip(calls, last, strict=True)
+    ]

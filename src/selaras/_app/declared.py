@@ -1,0 +1,159 @@
+"""What a program declares, as records: families and tasks, and how keys and lines come from a task's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from selaras._cache.family import Family, Slot
+from selaras._contracts.host import Mode
+from selaras._core.cache.key import key_text
+from selaras._core.codec import Codec, codec_of
+from selaras._core.jobs.retry import Policy
+from selaras._core.routing import partition_of
+from selaras._core.signature import Arguments, Signature
+
+_SLOTS_MOST = 50_000
+"""Places remembered by raw arguments; more are worked out again."""
+
+
+class FamilySpec:
+    """A declared family: its loader, its keys, and what the cache needs of it."""
+
+    def __init__(self, name: str, function: Callable[..., Any], place: str, signature: Signature) -> None:
+        self.name = name
+        self.function = function
+        self.place = place
+        self.signature = signature
+        self.family: Family
+        self._slots: dict[Any, Slot] = {}
+        self._partitions = 0
+
+    def slot(self, args: tuple[Any, ...], kwargs: dict[str, Any], partitions: int) -> Slot:
+        """Return the place of a call's value; every spelling of a call is one place."""
+        if partitions != self._partitions:
+            self._slots, self._partitions = {}, partitions
+        known: Any = None
+        if not kwargs:
+            # 1, True and 1.0 are equal and may be different places, so their types belong to what is remembered.
+            known = (*args, *map(type, args))
+            try:
+                slot = self._slots.get(known)
+            except TypeError:
+                known = slot = None
+            if slot is not None:
+                return slot
+        arguments = self.signature.bind(args, kwargs)
+        key = key_text(self.name, self.signature.key_parts(arguments))
+        slot = Slot(self.family, key, partition_of(key, partitions), arguments)
+        if known is not None:
+            if len(self._slots) >= _SLOTS_MOST:
+                self._slots.clear()
+            self._slots[known] = slot
+        return slot
+
+
+class KeyPlan(Struct, frozen=True):
+    """How a key of a family comes from a task's arguments: (family parameter, task parameter), in order."""
+
+    family: FamilySpec
+    names: tuple[tuple[str, str], ...]
+
+    def slot(self, named: Mapping[str, Any], partitions: int) -> Slot:
+        """Return the place that these arguments name."""
+        return self.family.slot((), {ours: named[theirs] for ours, theirs in self.names}, partitions)
+
+    def parameters(self) -> frozenset[str]:
+        """Return the task parameters it needs."""
+        return frozenset(theirs for _, theirs in self.names)
+
+
+class LinePlan(Struct, frozen=True):
+    """How a line comes from a task's arguments: a text with `{parameter}` in it, or the key that is written."""
+
+    text: str = ""
+    key: KeyPlan | None = None
+    needs: frozenset[str] = frozenset()
+
+    def line(self, named: Mapping[str, Any], partitions: int) -> str:
+        """Return the line's name."""
+        return self.key.slot(named, partitions).key if self.key else self.text.format_map(named)
+
+
+class TaskSpec:
+    """A declared task.
+
+    Attributes:
+        signature: of what callers give: without `Read` parameters.
+        writes: keys under intents. serves: keys that are invalidated at the end instead. reads: warmed before.
+        read_parameters: (name, key) of each `Read` parameter.
+        wants_preimage: a `Read` parameter is of a family it writes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        place: str,
+        *,
+        signature: Signature,
+        mode: Mode,
+        policy: Policy,
+        queue: str,
+        priority: int,
+        expires_us: int,
+        writes: Sequence[KeyPlan],
+        reads: Sequence[KeyPlan],
+        read_parameters: Sequence[tuple[str, KeyPlan]],
+        line: LinePlan | None,
+    ) -> None:
+        self.name = name
+        self.function = function
+        self.place = place
+        self.signature = signature
+        self.mode = mode
+        self.policy = policy
+        self.queue = queue
+        self.priority = priority
+        self.expires_us = expires_us
+        self.writes = tuple(plan for plan in writes if plan.family.family.during_write == "load")
+        self.serves = tuple(plan for plan in writes if plan.family.family.during_write == "serve")
+        self.reads = tuple(reads)
+        self.read_parameters = tuple(read_parameters)
+        self.line = line
+        written = {plan.family.name for plan in self.writes}
+        self.wants_preimage = any(plan.family.name in written for _, plan in read_parameters)
+        self.names_places = bool(writes or line)
+        self.reads_first = bool(reads or read_parameters)
+        self._result: Codec | None = None
+        self._rest: Signature | None = None
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Check and coerce a call's arguments."""
+        return self.signature.bind(args, kwargs)
+
+    @property
+    def rest(self) -> Signature:
+        """The signature of a call whose first argument comes from the step before."""
+        if self._rest is None:
+            self._rest = self.signature.without_first()
+        return self._rest
+
+    @property
+    def first(self) -> Codec:
+        """The codec of its first parameter: what it gets of the step before."""
+        return codec_of(self.signature.annotations[self.signature.parameters[0]])
+
+    @property
+    def result(self) -> Codec:
+        """The codec of what it returns; made when the first job ends or is waited for, when all names are defined."""
+        if self._result is None:
+            self._result = codec_of(self.signature.returns)
+        return self._result
+
+    def needed_parameters(self) -> frozenset[str]:
+        """Return the parameters that must be known when it is enqueued: those of its keys and its line."""
+        keys = frozenset[str]().union(*(plan.parameters() for plan in (*self.writes, *self.serves)))
+        return keys | (self.line.needs if self.line else frozenset())

@@ -1,0 +1,333 @@
+"""From what a program says in a decorator to a record, with every mistake told at import."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from enum import Enum
+from string import Formatter
+from typing import Any, Final, Literal, TypeAlias
+
+from selaras._app.cached import Binding, Cached
+from selaras._app.declared import FamilySpec, KeyPlan, LinePlan, TaskSpec
+from selaras._app.key import Fresh, level_of
+from selaras._app.program import Program
+from selaras._app.read import Reads
+from selaras._app.tags import Tag, tag_text
+from selaras._cache.family import Family
+from selaras._contracts.host import Mode
+from selaras._core.cache.freshness import BOUNDED
+from selaras._core.cache.key import checked_name
+from selaras._core.codec import codec_of
+from selaras._core.durations import Duration, duration_us
+from selaras._core.errors import ConfigurationError
+from selaras._core.jobs.retry import Backoff, Policy
+from selaras._core.signature import Arguments, Signature
+
+
+class Auto(Enum):
+    """Stands for "not said", where None says something."""
+
+    AUTO = "auto"
+
+
+AUTO: Final = Auto.AUTO
+
+Writable: TypeAlias = Cached[..., Any] | Binding[Any]
+Lockable: TypeAlias = str | Cached[..., Any] | Binding[Any] | None
+Tagging: TypeAlias = Sequence[str] | Callable[[Any], Iterable[Tag | str]]
+
+
+# -- tasks
+
+
+def declare_task(
+    program: Program,
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    writes: Writable | Sequence[Writable] = (),
+    reads: Writable | Sequence[Writable] = (),
+    lock: Lockable | Auto = AUTO,
+    exclusive: bool = True,
+    ordered: bool = False,
+    retries: int | None = None,
+    backoff: Duration | None = None,
+    backoff_most: Duration | None = None,
+    timeout: Duration | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+    expires: Duration | None = None,
+    result_ttl: Duration | None = None,
+    failed_ttl: Duration | None = None,
+    max_lost: int | None = None,
+    executor: Literal["process"] | None = None,
+) -> TaskSpec:
+    """Declare a task. Raises ConfigurationError, saying what does not fit and what to write instead."""
+    name = _name_of(function, name, "task")
+    read_bindings = _read_parameters(function)
+    signature = Signature.of(function, skip=frozenset(read_bindings))
+    written = [_plan(name, "writes", one, signature) for one in _each(writes)]
+    settings = program.settings
+    spec = TaskSpec(
+        name,
+        function,
+        _place(function),
+        signature=signature,
+        mode=_mode(name, function, executor),
+        policy=Policy(
+            retries=settings.retries if retries is None else retries,
+            backoff=_backoff(program, backoff, backoff_most),
+            timeout_us=settings.timeout if timeout is None else duration_us(timeout, name="timeout"),
+            max_lost=settings.max_lost if max_lost is None else max_lost,
+            result_ttl_us=settings.result_ttl if result_ttl is None else duration_us(result_ttl, name="result_ttl"),
+            failed_ttl_us=settings.failed_ttl if failed_ttl is None else duration_us(failed_ttl, name="failed_ttl"),
+            ordered=ordered,
+        ),
+        queue=settings.queue if queue is None else checked_name(queue, what="queue"),
+        priority=settings.priority if priority is None else priority,
+        expires_us=0 if expires is None else duration_us(expires, name="expires"),
+        writes=written,
+        reads=[_plan(name, "reads", one, signature) for one in _each(reads)],
+        read_parameters=[(p, _plan(name, f"Read of {p!r}", one, signature)) for p, one in read_bindings.items()],
+        line=_line(name, lock, written, signature, exclusive=exclusive),
+    )
+    program.registry.add_task(spec)
+    return spec
+
+
+def _each(several: Writable | Sequence[Writable]) -> list[Writable]:
+    return [several] if isinstance(several, (Cached, Binding)) else list(several)
+
+
+def _read_parameters(function: Callable[..., Any]) -> dict[str, Binding[Any]]:
+    parameters = inspect.signature(function).parameters
+    return {name: p.default.binding for name, p in parameters.items() if isinstance(p.default, Reads)}
+
+
+def _plan(task: str, role: str, source: Writable, signature: Signature) -> KeyPlan:
+    """Match a family's parameters with the task's, by name."""
+    if not isinstance(source, (Cached, Binding)):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
+        raise ConfigurationError(
+            f"task {task!r}: {role} {source!r} is no cached family: give a function declared with @app.cached, or its .by(…)"
+        )
+    family = source.family
+    renames = source.names if isinstance(source, Binding) else {}
+    parameters = inspect.signature(family.function).parameters
+    for ours in renames:
+        if ours not in parameters:
+            raise ConfigurationError(
+                f"task {task!r}: {family.name}.by({ours}=…): {family.name} has no parameter {ours!r}, "
+                f"but {_listed(parameters)}"
+            )
+    names: list[tuple[str, str]] = []
+    for ours, parameter in parameters.items():
+        theirs = renames.get(ours, ours)
+        if theirs in signature.parameters:
+            names.append((ours, theirs))
+        elif ours in renames:
+            raise ConfigurationError(
+                f"task {task!r}: {family.name}.by({ours}={theirs!r}): the task has no parameter {theirs!r}, "
+                f"but {_listed(signature.parameters)}"
+            )
+        elif parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            raise ConfigurationError(
+                f"task {task!r} {role} {family.name}, whose parameter {ours!r} is none of the task's "
+                f"({_listed(signature.parameters)}): say which one it is with {family.name}.by({ours}='…')"
+            )
+    return KeyPlan(family, tuple(names))
+
+
+def _line(
+    task: str, lock: Lockable | Auto, written: Sequence[KeyPlan], signature: Signature, *, exclusive: bool
+) -> LinePlan | None:
+    if not exclusive:
+        if lock not in (AUTO, None):
+            raise ConfigurationError(f"task {task!r}: exclusive=False means no line, and lock={lock!r} names one: choose")
+        return None
+    if lock is None:
+        return None
+    if isinstance(lock, Auto):
+        if len(written) > 1:
+            names = ", ".join(plan.family.name for plan in written)
+            raise ConfigurationError(
+                f"task {task!r} writes {names}: say which one orders its jobs with lock={written[0].family.name}, "
+                f"or that none does with lock=None"
+            )
+        return LinePlan(key=written[0], needs=written[0].parameters()) if written else None
+    if isinstance(lock, str):
+        return _line_of_text(task, lock, signature)
+    plan = _plan(task, "lock", lock, signature)
+    return LinePlan(key=plan, needs=plan.parameters())
+
+
+def _line_of_text(task: str, text: str, signature: Signature) -> LinePlan:
+    try:
+        fields = [field for _, field, _, _ in Formatter().parse(text) if field is not None]
+    except ValueError as error:
+        raise ConfigurationError(f"task {task!r}: lock={text!r}: {error}") from None
+    needs = {field.partition(".")[0].partition("[")[0] for field in fields}
+    for name in sorted(needs):
+        if name not in signature.parameters:
+            raise ConfigurationError(
+                f"task {task!r}: lock={text!r} names {name!r}, which is no parameter of the task "
+                f"({_listed(signature.parameters)})"
+            )
+    if not text:
+        raise ConfigurationError(f"task {task!r}: lock='' names no line; lock=None says that there is none")
+    return LinePlan(text=text, needs=frozenset(needs))
+
+
+def _mode(task: str, function: Callable[..., Any], executor: str | None) -> Mode:
+    coroutine = inspect.iscoroutinefunction(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(f"task {task!r} is a generator function: a task returns once; return a list instead")
+    if executor is None:
+        return Mode.LOOP if coroutine else Mode.THREAD
+    if executor != "process":
+        raise ConfigurationError(f"task {task!r}: executor={executor!r}: 'process' is the only one to choose")
+    return Mode.PROCESS
+
+
+def _backoff(program: Program, first: Duration | None, most: Duration | None) -> Backoff:
+    first_us = program.settings.backoff if first is None else duration_us(first, name="backoff")
+    most_us = program.settings.backoff_most if most is None else duration_us(most, name="backoff_most")
+    return Backoff(first_us, max(first_us, most_us) if most is None else most_us)
+
+
+# -- families
+
+
+def declare_family(
+    program: Program,
+    loader: Callable[..., Any],
+    *,
+    name: str | None = None,
+    ttl: Duration | None | Auto = AUTO,
+    ttl_none: Duration | None | Auto = AUTO,
+    ignore: Sequence[str] = (),
+    tags: Tagging = (),
+    version: Callable[[Any], int] | None = None,
+    replica_lag: Duration = 0,
+    during_write: Literal["load", "serve"] = "load",
+    tiers: Sequence[Literal["local", "shared"]] = ("local", "shared"),
+    fresh: Fresh | None = None,
+) -> FamilySpec:
+    """Declare a family. Raises ConfigurationError, saying what does not fit and what to write instead."""
+    name = _name_of(loader, name, "family")
+    parameters = inspect.signature(loader).parameters
+    for left_out in ignore:
+        if left_out not in parameters:
+            raise ConfigurationError(f"family {name!r}: ignore={left_out!r}: it has no such parameter ({_listed(parameters)})")
+    if during_write not in ("load", "serve"):
+        raise ConfigurationError(f"family {name!r}: during_write={during_write!r}: give 'load' or 'serve'")
+    unknown = set(tiers) - {"local", "shared"}
+    if unknown:
+        raise ConfigurationError(f"family {name!r}: tiers={tuple(tiers)!r}: there are 'local' and 'shared'")
+    signature = Signature.of(loader, ignore=frozenset(ignore))
+    spec = FamilySpec(name, loader, _place(loader), signature)
+    ttl_us = _ttl(name, "ttl", program.settings.ttl if isinstance(ttl, Auto) else None, ttl)
+    spec.family = Family(
+        name,
+        _codec(name, signature),
+        _loader(loader),
+        ttl_us=ttl_us,
+        ttl_none_us=ttl_us if isinstance(ttl_none, Auto) else _ttl(name, "ttl_none", None, ttl_none),
+        local="local" in tiers,
+        shared_tier="shared" in tiers,
+        during_write=during_write,
+        version=version,
+        replica_lag_us=duration_us(replica_lag, name="replica_lag"),
+        tags=_tagging(name, tags, signature),
+        level=BOUNDED if fresh is None else level_of(fresh),
+    )
+    program.registry.add_family(spec)
+    return spec
+
+
+def _ttl(family: str, option: str, default: int | None, value: Duration | None | Auto) -> int | None:
+    if isinstance(value, Auto):
+        return default
+    return None if value is None else duration_us(value, name=f"family {family!r}: {option}")
+
+
+def _codec(family: str, signature: Signature) -> Any:
+    try:
+        return codec_of(signature.returns)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"family {family!r}: its values cannot be stored: {error}") from error
+
+
+def _loader(function: Callable[..., Any]) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+    if inspect.iscoroutinefunction(function):
+
+        async def load(arguments: Arguments) -> Any:
+            return await function(*arguments.args, **arguments.kwargs)
+    else:
+
+        async def load(arguments: Arguments) -> Any:
+            return await asyncio.to_thread(function, *arguments.args, **arguments.kwargs)
+
+    return load
+
+
+def _tagging(
+    family: str, tags: Tagging, signature: Signature
+) -> Callable[[Any, Any], tuple[str, ...]] | None:
+    if callable(tags):
+        of_value = tags
+        return lambda _arguments, value: tuple(str(tag) for tag in of_value(value))
+    texts = [tags] if isinstance(tags, str) else list(tags)
+    if not texts:
+        return None
+    parsed = [_tag_template(family, text, signature) for text in texts]
+    return lambda arguments, _value: tuple(
+        tag_text(name, None if field is None else arguments.named()[field]) for name, field in parsed
+    )
+
+
+def _tag_template(family: str, text: str, signature: Signature) -> tuple[str, str | None]:
+    """Read "name" or "name:{parameter}"."""
+    name, _, rest = text.partition(":")
+    field = rest.strip("{}") if rest else None
+    if field is not None and (rest != f"{{{field}}}" or field not in signature.parameters):
+        raise ConfigurationError(
+            f"family {family!r}: tags={text!r}: write 'name' or 'name:{{parameter}}', of {_listed(signature.parameters)}"
+        )
+    return checked_name(name, what="tag"), field
+
+
+# -- names and places
+
+
+def _name_of(function: Callable[..., Any], name: str | None, what: str) -> str:
+    if not callable(function):  # pyright: ignore[reportUnnecessaryComparison] - called with users' values
+        raise ConfigurationError(f"@app.{'task' if what == 'task' else 'cached'} decorates a function, not {function!r}")
+    _refuse_method(function, what)
+    given = name if name is not None else getattr(function, "__name__", "")
+    if given == "<lambda>" or not given:
+        raise ConfigurationError(f"{_place(function)}: a {what} without a name of its own needs name=")
+    return checked_name(given, what=what)
+
+
+def _refuse_method(function: Callable[..., Any], what: str) -> None:
+    """A method's `self` is an address in memory: no name of anything another process could find."""
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    if isinstance(function, (staticmethod, classmethod, property)) or (owner and not owner.endswith("<locals>")):
+        raise ConfigurationError(
+            f"{_place(function)}: a {what} is a plain function, and {getattr(function, '__qualname__', function)!r} belongs "
+            f"to a class: move it out, and give it what it needs of the object as parameters"
+        )
+
+
+def _place(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,56 @@
+"""`await task(...)`: a task run here and now, under its lock and with its intents."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import AsyncExitStack
+from typing import Any
+
+from selaras._app.declared import TaskSpec
+from selaras._app.lines import Lock
+from selaras._app.program import Program
+from selaras._app.resources import JOB, Opened
+from selaras._app.writing import Writing
+from selaras._cache.session import SESSION
+from selaras._core.signature import Arguments
+
+
+async def run_here(program: Program, spec: TaskSpec, arguments: Arguments) -> Any:
+    """Run a task's body, and return or raise what it does."""
+    process = program.process()
+    partitions = process.partitions
+    named = arguments.named()
+    written = [plan.slot(named, partitions) for plan in (*spec.writes, *spec.serves)]
+    async with AsyncExitStack() as stack:
+        if spec.line is not None:
+            await stack.enter_async_context(Lock(program, spec.line.line(named, partitions)))
+        session = SESSION.get()
+        if written and not (session and all(session.writes(slot.key) for slot in written)):
+            await stack.enter_async_context(Writing(program, written))
+        opened = Opened()
+        stack.push_async_callback(opened.close)
+        token = JOB.set(lambda: opened)
+        try:
+            reads = await _read(program, spec, named)
+            return await call_body(spec, arguments, reads)
+        finally:
+            JOB.reset(token)
+
+
+async def _read(program: Program, spec: TaskSpec, named: dict[str, Any]) -> dict[str, Any]:
+    if not spec.read_parameters:
+        return {}
+    process = program.process()
+    await process.open()
+    slots = [plan.slot(named, process.partitions) for _, plan in spec.read_parameters]
+    values = await process.cache.get_many(slots)
+    return dict(zip((name for name, _ in spec.read_parameters), values, strict=True))
+
+
+async def call_body(spec: TaskSpec, arguments: Arguments, reads: dict[str, Any]) -> Any:
+    """Call a body: a coroutine here, a plain function in a thread."""
+    kwargs = {**arguments.kwargs, **reads} if reads else arguments.kwargs
+    if inspect.iscoroutinefunction(spec.function):
+        return await spec.function(*arguments.args, **kwargs)
+    return await asyncio.to_thread(spec.function, *arguments.args, **kwargs)

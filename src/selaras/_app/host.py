@@ -1,0 +1,234 @@
+"""The program as a worker sees it. See `Host`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeGuard
+
+from msgspec.structs import replace
+
+from selaras._app.declared import TaskSpec
+from selaras._app.elsewhere import has_effects_elsewhere, tell_elsewhere
+from selaras._app.meta import NO_META, Meta, decode_meta
+from selaras._app.process import Process
+from selaras._app.program import Program
+from selaras._app.relaying import relay
+from selaras._app.running import AttemptRun
+from selaras._cache.family import Slot
+from selaras._cache.session import Session, SessionKind
+from selaras._contracts.host import Mode, Run, Stop
+from selaras._contracts.limits import UNROUTABLE_US
+from selaras._contracts.partition import Instance, Owner
+from selaras._core.codec import CorruptBytes
+from selaras._core.jobs.failure import Failure
+from selaras._core.jobs.job import Claim, Settled, Settlement
+from selaras._core.jobs.lifecycle import FINAL
+from selaras._core.jobs.outcome import End, Failed, Misfit, Released, Unreadable, settlement_of
+from selaras._core.jobs.retry import Policy
+from selaras._core.positions import Cursor, News
+from selaras._core.routing import partition_of
+from selaras._core.signature import Arguments, Unbindable
+
+_log = logging.getLogger("selaras")
+
+_STRAY_LEAST_US: Final = 1_000_000
+_STRAY_MOST_US: Final = 60_000_000
+"""A job that this program cannot run rests as long as it has been resting, within these bounds: so it doubles."""
+
+_NO_WARMS: Final[tuple[Slot, ...]] = ()
+_NO_READS: Final[Mapping[str, Slot]] = {}
+
+
+class AppHost:
+    """Binds claims to tasks, and tells the cache what the worker hears."""
+
+    def __init__(self, program: Program, process: Process) -> None:
+        program.registry.complete()
+        self._program = program
+        self._process = process
+        self._cache = process.cache
+        self._tasks = dict(program.registry.tasks)
+        self._instance = ""
+        self._sent_ns = [0] * process.partitions
+        self._progress: list[dict[tuple[str, int], bytes]] = [{} for _ in range(process.partitions)]
+        self.tasks: Mapping[str, Mode] = {name: spec.mode for name, spec in self._tasks.items()}
+        in_processes = Mode.PROCESS in self.tasks.values()
+        self.servant: tuple[str, ...] = (
+            ("selaras._app.servant:make_servant", program.reference()) if in_processes else ()
+        )
+
+    # -- news
+
+    def since(self, partition: int) -> Cursor:
+        """See `Host`."""
+        return self._cache.cursor(partition)
+
+    def heard(self, partition: int, news: News, sent_ns: int) -> None:
+        """See `Host`."""
+        self._sent_ns[partition] = sent_ns
+        self._cache.heard(partition, news, sent_ns)
+
+    def enrolled(self, instance: Instance) -> None:
+        """See `Host`."""
+        self._instance = instance.id
+
+    # -- before a body
+
+    def function_of(self, task: str) -> Callable[..., Any]:
+        """Return the bare function of a task it knows."""
+        return self._tasks[task].function
+
+    def prepare(
+        self, claim: Claim, partition: int, received_ns: int, *, instance: str | None = None
+    ) -> AttemptRun | Settlement:
+        """See `Host`. `instance`: the owner of the claim, if it is another process's."""
+        spec = self._tasks.get(claim.task)
+        if spec is None:
+            return self._misfit(claim, f"this worker knows no task {claim.task!r}")
+        try:
+            meta = decode_meta(claim.meta) if claim.meta else NO_META
+            arguments = _decode(spec, claim, meta)
+        except Unbindable as error:
+            return self._misfit(claim, f"the arguments do not fit task {claim.task!r} as this worker knows it: {error}")
+        except ValueError as error:
+            return settlement_of(claim, Unreadable(str(error)), spec.policy, self._process.entropy)
+        session = Session(
+            SessionKind.JOB,
+            received_ns,
+            partition,
+            claim.position,
+            self._instance if instance is None else instance,
+            Owner(partition, claim.job, claim.fence),
+        )
+        reads, warms = _NO_READS, _NO_WARMS
+        if spec.names_places or spec.reads_first:
+            named = arguments.named()
+            partitions = self._process.partitions
+            if claim.writes or claim.serves:
+                _own(session, spec, claim, named, partitions)
+            if spec.reads_first:
+                reads = {name: plan.slot(named, partitions) for name, plan in spec.read_parameters}
+                warms = (*reads.values(), *(plan.slot(named, partitions) for plan in spec.reads))
+        return AttemptRun(
+            self._program,
+            self._process,
+            spec,
+            claim,
+            partition,
+            arguments=arguments,
+            policy=spec.policy if meta is NO_META else _policy(spec.policy, meta),
+            mode=spec.mode,
+            session=session,
+            reads=reads,
+            warms=warms,
+            headers=meta.headers,
+            report=self._report,
+        )
+
+    def must_wait(self, runs: Sequence[Run]) -> bool:
+        """See `Host`."""
+        return any(_is_ours(run) and (run.warms or run.claim.elsewhere) for run in runs)
+
+    async def ready_for(self, runs: Sequence[Run]) -> None:
+        """See `Host`."""
+        ours = [run for run in runs if _is_ours(run)]
+        for run in ours:
+            if run.claim.elsewhere:
+                await self._plant_elsewhere(run)
+        # What runs in a child process is read there.
+        reading = [run for run in ours if run.warms and run.stopping is None and run.mode is not Mode.PROCESS]
+        slots = {slot.key: slot for run in reading for slot in run.warms}
+        if slots:
+            await self._cache.warm(list(slots.values()), [run.session for run in reading])
+
+    async def _plant_elsewhere(self, run: AttemptRun) -> None:
+        by_partition: dict[int, list[str]] = {}
+        for key in run.claim.elsewhere:
+            by_partition.setdefault(partition_of(key, self._process.partitions), []).append(key)
+        owner = run.session.owner
+        assert owner is not None, "an attempt owns its intents"
+        for index, keys in by_partition.items():
+            sent_ns = self._process.clock.instant_ns()
+            planted = await self._process.store.partitions[index].plant(
+                run.session.instance, owner, keys, self.since(index)
+            )
+            self._process.heard(index, planted.news, sent_ns)
+            if planted.refusal is not None:
+                run.stopping = Stop.LOST  # a later attempt stands there already
+
+    # -- after a body
+
+    def has_effects_elsewhere(self, settlement: Settlement, partition: int) -> bool:
+        """See `Host`."""
+        return has_effects_elsewhere(settlement)
+
+    async def before_settle(self, settlement: Settlement, partition: int) -> None:
+        """See `Host`."""
+        await tell_elsewhere(self._process, settlement, partition)
+
+    def settled(self, run: Run | None, settlement: Settlement, settled: Settled, partition: int) -> None:
+        """See `Host`."""
+        if run is not None and _is_ours(run) and (settlement.puts or settlement.writes or settlement.planted):
+            self._cache.settled(run.session, settled, partition=partition, sent_ns=self._sent_ns[partition])
+        for child in settled.children:
+            if child.refusal is not None:
+                _log.error("job %s, enqueued by job %s, was refused: %s", child.id, settled.job, child.refusal.value)
+        if settled.state in FINAL:
+            self._process.ends.ended(settled.job)
+
+    def progress(self, partition: int) -> tuple[tuple[str, int, bytes], ...]:
+        """See `Host`."""
+        reported = self._progress[partition]
+        if not reported:
+            return ()
+        self._progress[partition] = {}
+        return tuple((job, fence, data) for (job, fence), data in reported.items())
+
+    async def relay(self) -> bool:
+        """See `Host`."""
+        return await relay(self._process.store)
+
+    # -- inside
+
+    def _report(self, run: AttemptRun, data: bytes) -> None:
+        self._progress[run.partition][run.claim.job, run.claim.fence] = data
+
+    def _misfit(self, claim: Claim, reason: str) -> Settlement:
+        """Give a job back that this program cannot run; after an hour of that it is a dead letter (BR-090)."""
+        strayed_us = self._process.clock.wall_us() - claim.strayed_us if claim.strayed_us else 0
+        delay_us = min(max(strayed_us, _STRAY_LEAST_US), _STRAY_MOST_US)
+        end: End = Misfit(reason)
+        if strayed_us >= UNROUTABLE_US:
+            end = Failed(Failure("Unroutable", f"unroutable: {reason}"), final=True)
+            _log.error("job %s of task %r is unroutable: %s", claim.job, claim.task, reason)
+        return settlement_of(claim, end, Policy(stray_delay_us=delay_us), self._process.entropy)
+
+
+def _is_ours(run: Run) -> TypeGuard[AttemptRun]:
+    return isinstance(run, AttemptRun)
+
+
+def _decode(spec: TaskSpec, claim: Claim, meta: Meta) -> Arguments:
+    if not meta.follows:
+        return spec.signature.decode(claim.payload)
+    rest = spec.rest.decode(claim.payload)
+    if claim.input is None:
+        raise CorruptBytes("the value of the step before is missing")
+    return spec.signature.with_first(spec.first.decode(claim.input), rest)
+
+
+def _own(session: Session, spec: TaskSpec, claim: Claim, named: Mapping[str, object], partitions: int) -> None:
+    """Tell the session what its attempt writes. The claim's word counts: this program may key it differently by now."""
+    slots = {slot.key: slot for slot in (plan.slot(named, partitions) for plan in (*spec.writes, *spec.serves))}
+    session.own.update((key, slots.get(key)) for key in claim.writes)
+    session.serves.update((key, slots.get(key)) for key in claim.serves)
+    session.preimages.update(claim.preimages)
+
+
+def _policy(policy: Policy, meta: Meta) -> Policy:
+    if meta.retries is not None:
+        policy = replace(policy, retries=meta.retries)
+    if meta.timeout_us is not None:
+        policy = replace(policy, timeout_us=meta.timeout_us)
+    return policy

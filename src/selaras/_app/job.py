@@ -1,0 +1,90 @@
+"""A job as the one who enqueued it sees it."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, cast
+
+from selaras._app.info import JobInfo, info_of
+from selaras._app.program import Program
+from selaras._app.waiting import cancel_job, find, refuse_deadlock, retry_job, wait_for_result
+from selaras._cache.session import Session
+from selaras._core.durations import Duration, duration_us
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Job(Generic[R_co]):
+    """A job in the queue.
+
+    Attributes:
+        id: its name in the store.
+        task: the name of its task; "" if only the id was given.
+        created: False when this call met a twin (same `id` or `unique`) and stands for that one.
+        replaced: True when this call's arguments took the place of a waiting twin's (`on_conflict="replace"`).
+        home: the partition it lives in; -1: not known.
+        held: the scope whose success it waits for.
+    """
+
+    __slots__ = ("created", "held", "home", "id", "program", "replaced", "task")
+
+    def __init__(
+        self,
+        program: Program,
+        id: str,
+        task: str,
+        *,
+        created: bool,
+        replaced: bool = False,
+        home: int = -1,
+        held: Session | None = None,
+    ) -> None:
+        self.program = program
+        self.id = id
+        self.task = task
+        self.created = created
+        self.replaced = replaced
+        self.home = home
+        self.held = held
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self.task}>" if self.task else f"<job {self.id}>"
+
+    async def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait for its end and return what it returned. Afterwards this process reads nothing older than its effects.
+
+        Raises:
+            JobFailed: it ended failed. ParentFailed: it is blocked by a parent that did, and goes on if that is retried.
+            JobCancelled: it was cancelled, or waited too long.
+            ResultExpired: it ended, and what it returned is no longer kept. UnknownJob: it was never heard of.
+            WouldDeadlock: it waits for the very scope that asks.
+            TimeoutError: after `timeout`; the job goes on.
+        """
+        refuse_deadlock(self.held, self.id)
+        timeout_us = None if timeout is None else duration_us(timeout, name="timeout")
+        value: Any = await wait_for_result(self.program, self.id, self.home, timeout_us, known=self.created)
+        return cast(R_co, value)
+
+    async def info(self) -> JobInfo:
+        """Return all that is known of it now.
+
+        Raises:
+            UnknownJob: never enqueued, deleted, or its retention is over.
+        """
+        return info_of(self.program, await find(self.program, self.id, self.home))
+
+    async def cancel(self, reason: str = "cancelled by hand") -> bool:
+        """Cancel it; of a running one: ask it to end. Returns False when it had ended or was asked already.
+
+        Raises:
+            UnknownJob: never enqueued, deleted, or its retention is over.
+        """
+        return await cancel_job(self.program, self.id, self.home, reason, held=self.held)
+
+    async def retry(self) -> None:
+        """Run a failed job again, with a fresh budget; its history is kept.
+
+        Raises:
+            UnknownJob: never enqueued, deleted, or its retention is over.
+            WrongState: it is not `failed`, or another job holds its unique key.
+        """
+        await retry_job(self.program, self.id, self.home)

@@ -1,0 +1,122 @@
+"""One key of a family, and what can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+from selaras._app.program import Program
+from selaras._app.writing import Writing
+from selaras._cache.family import Slot
+from selaras._core.cache.freshness import Level
+from selaras._core.durations import duration_us
+
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+Fresh: TypeAlias = Literal["strict", "causal"] | float | timedelta
+"""How fresh a read must be: as of now, as of the current job's claim, or at most so many seconds old."""
+
+
+def level_of(fresh: Fresh) -> Level:
+    """Return the cache's word for it."""
+    if fresh == "strict" or fresh == "causal":
+        return fresh
+    return duration_us(fresh, name="fresh")
+
+
+class Reading(Struct, Generic[V_co], frozen=True):
+    """A value and where it came from.
+
+    Attributes:
+        tier: "local", "shared", "put" (this attempt's own), "preimage" or "loader".
+        age: seconds since it was known to be true.
+        position: the position of its partition's log at which it was true; None straight from the loader.
+        why: one line: why it was answered from there.
+    """
+
+    value: V_co
+    tier: str
+    age: float
+    position: int | None
+    why: str
+
+
+class Key(Generic[V]):
+    """A cached value's place. Two keys are equal if they name the same place."""
+
+    __slots__ = ("_program", "slot")
+
+    def __init__(self, program: Program, slot: Slot) -> None:
+        self._program = program
+        self.slot = slot
+
+    @property
+    def name(self) -> str:
+        """The text of the key: `product:42`. Its line has the same name."""
+        return self.slot.key
+
+    def __repr__(self) -> str:
+        return f"<key {self.slot.key}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and other.slot.key == self.slot.key
+
+    def __hash__(self) -> int:
+        return hash(self.slot.key)
+
+    async def get(self, fresh: Fresh | None = None) -> V:
+        """Read through. Inside a job no level goes below "causal"."""
+        process = self._program.process()
+        await process.open()
+        value: V = await process.cache.get(self.slot, None if fresh is None else level_of(fresh))
+        return value
+
+    async def read(self, fresh: Fresh | None = None) -> Reading[V]:
+        """Read through, and say where the value came from."""
+        process = self._program.process()
+        await process.open()
+        found = await process.cache.read(self.slot, None if fresh is None else level_of(fresh))
+        return Reading(found.value, found.tier, found.age_us / 1_000_000, found.position, found.why)
+
+    async def put(self, value: V) -> None:
+        """Store a value when the job or scope that writes this key succeeds; anywhere else: void what is cached (P8).
+
+        Raises:
+            NotEncodable: the value could not come back equal and of the same type.
+        """
+        process = self._program.process()
+        await process.open()
+        await process.cache.put(self.slot, value)
+
+    async def invalidate(self) -> None:
+        """Void what is cached: now, and inside a job or scope again when that succeeds."""
+        process = self._program.process()
+        await process.open()
+        await process.cache.invalidate([self.slot])
+
+    async def warm(self) -> None:
+        """Bring it into the local tier."""
+        process = self._program.process()
+        await process.open()
+        await process.cache.warm([self.slot])
+
+    async def explain(self) -> str:
+        """Say what stands in this place in each tier and what a read would do now, for people."""
+        process = self._program.process()
+        await process.open()
+        return "\n".join(await process.cache.explain(self.slot))
+
+    def writing(self) -> Writing:
+        """Write the datastore outside of a task's declaration: `async with key.writing(): ...` around the transaction."""
+        return Writing(self._program, [self.slot])
+
+
+async def read_many(program: Program, keys: Sequence[Key[V]], fresh: Fresh | None = None) -> list[V]:
+    """Read many keys in one trip a partition."""
+    process = program.process()
+    await process.open()
+    return await process.cache.get_many([key.slot for key in keys], None if fresh is None else level_of(fresh))

@@ -1,0 +1,117 @@
+"""From a URL to a store: what is allowed, what is meant, and what may be shown of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from msgspec import Struct
+
+from selaras._app.origin import Origin
+from selaras._contracts.clock import Clock, Entropy
+from selaras._contracts.store import Store
+from selaras._core.errors import ConfigurationError
+
+_KNOWN: Final = "sqlite:///selaras.db (beside your module), sqlite:////absolute/path.db, memory://"
+_SQLITE_OPTIONS: Final = frozenset({"partitions", "synchronous"})
+_MEMORY_OPTIONS: Final = frozenset({"partitions"})
+DEFAULT_FILE: Final = "selaras.db"
+
+
+class Address(Struct, frozen=True):
+    """A store, named: which kind, where, and what is said of it beside.
+
+    Attributes:
+        shown: fit for messages and logs: absolute, passwords masked.
+    """
+
+    kind: str
+    path: str
+    options: dict[str, str]
+    shown: str
+
+
+def address_of(url: str | None, namespace: str, origin: Origin, environment: Mapping[str, str] | None = None) -> Address:
+    """Read a URL: the program's, else $SELARAS_URL, else a file beside the program.
+
+    Raises:
+        ConfigurationError: the scheme or an option is unknown; says which there are.
+    """
+    env = os.environ if environment is None else environment
+    base = origin.folder
+    if url is None:
+        # A path from the environment was written by someone in a shell, who means the folder they are in.
+        url, base = (env["SELARAS_URL"], Path.cwd()) if env.get("SELARAS_URL") else (f"sqlite:///{DEFAULT_FILE}", base)
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    match parts.scheme:
+        case "sqlite":
+            _check_options(url, options, _SQLITE_OPTIONS)
+            path = _file_of(url, parts.netloc, parts.path, namespace, base)
+            return Address("sqlite", str(path), options, f"sqlite:///{path}")
+        case "memory":
+            _check_options(url, options, _MEMORY_OPTIONS)
+            return Address("memory", namespace, options, "memory://")
+        case "redis" | "rediss" | "valkey" | "valkeys" | "unix":
+            raise ConfigurationError(
+                f"{mask(url)}: Redis and Valkey are not in this version; they come with selaras[redis] 0.2. "
+                f"Until then give one of {_KNOWN}"
+            )
+        case "":
+            raise ConfigurationError(f"{mask(url)!r} is no URL of a store: give one of {_KNOWN}")
+        case scheme:
+            raise ConfigurationError(f"{mask(url)}: there is no store {scheme!r}; give one of {_KNOWN}")
+
+
+def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy) -> Store:
+    """Make the store that an address names; not connected yet."""
+    count = int(address.options.get("partitions") or partitions)
+    if address.kind == "memory":
+        from selaras._stores.memory.store import MemoryStore
+
+        return MemoryStore(clock, partitions=count, entropy=entropy)
+    from selaras._stores.sqlite import SqliteStore
+
+    more: dict[str, Any] = {key: value for key, value in address.options.items() if key != "partitions"}
+    return SqliteStore(Path(address.path), clock, partitions=count, entropy=entropy, **more)
+
+
+_PASSWORD: Final = re.compile(r"(?<=://)([^/@\s]*?)(:[^@/\s]*)@")
+_NAMED_SECRET: Final = re.compile(r"(?i)\b(password|passwd|secret|token|api[_-]?key)=([^&\s]+)")
+
+
+def mask(url: str) -> str:
+    """Return a URL without its password."""
+    return _NAMED_SECRET.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", url))
+
+
+def _file_of(url: str, host: str, path: str, namespace: str, base: Path) -> Path:
+    if host:
+        raise ConfigurationError(
+            f"{url}: a SQLite store is a file: sqlite:///{host}{path} is relative, sqlite:////{host}{path} absolute"
+        )
+    name = unquote(path[1:])
+    if not name:
+        raise ConfigurationError(f"{url} names no file: sqlite:///{DEFAULT_FILE} is relative, sqlite:////data/jobs.db absolute")
+    file = (base / name).resolve()
+    if namespace:
+        file = file.with_name(f"{file.stem}-{_safe(namespace)}{file.suffix}")
+    return file
+
+
+def _safe(namespace: str) -> str:
+    if not re.fullmatch(r"[\w.\-]{1,64}", namespace):
+        raise ConfigurationError(f"namespace={namespace!r}: give letters, digits, '.', '-' or '_', at most 64")
+    return namespace
+
+
+def _check_options(url: str, options: Mapping[str, str], known: frozenset[str]) -> None:
+    for name, value in options.items():
+        if name not in known:
+            raise ConfigurationError(f"{mask(url)}: unknown option {name!r}; there are {', '.join(sorted(known))}")
+        if name == "partitions" and not (value.isdecimal() and int(value) > 0):
+            raise ConfigurationError(f"{mask(url)}: partitions={value!r} is no whole number from 1")

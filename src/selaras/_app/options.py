@@ -1,0 +1,111 @@
+"""What can be said of one enqueue, beside the task's own arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta, timezone
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from selaras._app.job import Job
+from selaras._core.cache.key import checked_name
+from selaras._core.durations import Duration, duration_us
+from selaras._core.errors import ConfigurationError
+from selaras._core.jobs.job import Edge, OnConflict, UniqueUntil
+
+After: TypeAlias = Job[Any] | str
+"""A job, or its id."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """Resolved options; None: as the task says. Times in microseconds, instants since 1970."""
+
+    delay_us: int = 0
+    due_us: int = 0
+    priority: int | None = None
+    id: str = ""
+    unique: str = ""
+    unique_until: UniqueUntil = UniqueUntil.STARTED
+    on_conflict: OnConflict = OnConflict.KEEP
+    parents: tuple[tuple[After, Edge], ...] = ()
+    queue: str | None = None
+    retries: int | None = None
+    timeout_us: int | None = None
+    expires_us: int | None = None
+    result_ttl_us: int | None = None
+    now: bool = False
+
+
+NO_OPTIONS = Options()
+
+
+def options_from(
+    *,
+    delay: Duration | None = None,
+    at: datetime | None = None,
+    priority: int | None = None,
+    id: str | None = None,
+    unique: str | None = None,
+    unique_until: Literal["started", "finished"] = "started",
+    on_conflict: Literal["keep", "replace"] = "keep",
+    after: After | Sequence[After] = (),
+    after_finished: After | Sequence[After] = (),
+    queue: str | None = None,
+    retries: int | None = None,
+    timeout: Duration | None = None,
+    expires: Duration | None = None,
+    result_ttl: Duration | None = None,
+    now: bool = False,
+) -> Options:
+    """Check and resolve what the caller said.
+
+    Raises:
+        ConfigurationError: naming the option and what to give instead.
+    """
+    if delay is not None and at is not None:
+        raise ConfigurationError("give delay= or at=, not both")
+    if retries is not None and (isinstance(retries, bool) or retries < 0):
+        raise ConfigurationError(f"retries={retries!r}: give 0 or more")
+    return Options(
+        delay_us=0 if delay is None else _delay_us(delay),
+        due_us=0 if at is None else _instant_us(at),
+        priority=priority,
+        id="" if id is None else checked_name(id, what="job id"),
+        unique="" if unique is None else checked_name(unique, what="unique key"),
+        unique_until=UniqueUntil(unique_until),
+        on_conflict=OnConflict(on_conflict),
+        parents=(*_parents(after, Edge.AFTER), *_parents(after_finished, Edge.FINISHED)),
+        queue=None if queue is None else checked_name(queue, what="queue"),
+        retries=retries,
+        timeout_us=None if timeout is None else duration_us(timeout, name="timeout"),
+        expires_us=None if expires is None else duration_us(expires, name="expires"),
+        result_ttl_us=None if result_ttl is None else duration_us(result_ttl, name="result_ttl"),
+        now=now,
+    )
+
+
+def _delay_us(delay: Duration) -> int:
+    if isinstance(delay, (datetime, date)):
+        raise ConfigurationError(f"delay={delay!r} is an instant: give it as at=, with a time zone")
+    return duration_us(delay, name="delay")
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_US = timedelta(microseconds=1)
+
+
+def _instant_us(at: object) -> int:
+    if not isinstance(at, datetime):
+        raise ConfigurationError(f"at={at!r}: give a datetime with a time zone")
+    if at.tzinfo is None or at.utcoffset() is None:
+        raise ConfigurationError(
+            f"at={at!r} has no time zone, so it names no instant: give one with tzinfo, such as datetime.now(UTC)"
+        )
+    # Arithmetic in integers: a float of seconds loses microseconds beyond 2033. Past instants are due now.
+    return max(1, (at - _EPOCH) // _US)
+
+
+def _parents(after: After | Sequence[After], edge: Edge) -> list[tuple[After, Edge]]:
+    each = [after] if isinstance(after, (Job, str)) else list(after)
+    return [(parent, edge) for parent in each]

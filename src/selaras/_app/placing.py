@@ -1,0 +1,320 @@
+"""Where a job goes, and how it gets there: its partition, its names elsewhere (P22), its scope."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from selaras._app.declared import TaskSpec
+from selaras._app.meta import Meta, decode_meta, encode_meta
+from selaras._app.middleware import Message, Middleware
+from selaras._app.options import Options
+from selaras._app.process import Process
+from selaras._app.program import Program
+from selaras._app.relaying import relay
+from selaras._cache.session import SESSION, Session, SessionKind
+from selaras._core.errors import IdConflict, SelarasError
+from selaras._core.jobs.job import Admission, Edge, JobRecord, NewJob, OnConflict, Parent, Refusal, UniqueUntil
+from selaras._core.jobs.lifecycle import FINAL, WAITING
+from selaras._core.jobs.states import JobState
+from selaras._core.routing import home_of, partition_of
+from selaras._core.signature import Arguments
+
+_RESERVED_S: Final = 1.0
+"""How long a name may be reserved for a job that isn't there yet."""
+_LOOK_EVERY_S: Final = 0.02
+
+Proceed: TypeAlias = Callable[[Message], Awaitable[Admission]]
+
+
+class Planned:
+    """A job to be: its task, arguments and options, and the step of the same batch that it follows."""
+
+    __slots__ = ("arguments", "follows", "id", "home", "options", "spec")
+
+    def __init__(self, spec: TaskSpec, arguments: Arguments, options: Options, follows: Planned | None) -> None:
+        self.spec = spec
+        self.arguments = arguments
+        self.options = options
+        self.follows = follows
+        self.id = ""
+        self.home = 0
+
+
+class Placed(Struct, frozen=True):
+    """What became of it. `held`: the scope whose success it waits for."""
+
+    id: str
+    home: int
+    state: JobState = JobState.BLOCKED
+    created: bool = True
+    replaced: bool = False
+    held: Session | None = None
+    refusal: Refusal | None = None
+
+
+async def place(program: Program, planned: Sequence[Planned]) -> list[Placed]:
+    """Enqueue jobs, or leave them with the scope that is open here. Returns what became of each, in order.
+
+    Raises:
+        IdConflict: naming the first; the others were enqueued.
+        StoreUnavailable: nothing was enqueued in at least one partition.
+    """
+    process = program.process()
+    if not process.opened:
+        await process.open()
+    session = SESSION.get()
+    scope = session.scope() if session is not None else None
+    jobs = [await _job_of(program, process, one, scope) for one in planned]
+    if program.around_enqueue:
+        placed = [await _around(program, process, job, one, scope) for job, one in zip(jobs, planned, strict=True)]
+    else:
+        placed = await _put(process, jobs, planned, scope)
+    for one, job in zip(placed, jobs, strict=True):
+        if one.refusal is Refusal.ID_CONFLICT:
+            raise IdConflict(f"job {job.id!r} is there already, of another task or with other arguments")
+    return placed
+
+
+# -- from a call to a job
+
+
+async def _job_of(program: Program, process: Process, planned: Planned, scope: Session | None) -> NewJob:
+    spec, options = planned.spec, planned.options
+    follows = planned.follows
+    parents: tuple[Parent, ...] = ()
+    if options.parents:
+        parents = tuple([Parent(*(await _named(process, after)), edge=edge) for after, edge in options.parents])
+    if follows is not None:
+        parents = (Parent(follows.id, Edge.VALUE, follows.home), *parents)
+    writes: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()
+    line = ""
+    if spec.names_places:
+        named = planned.arguments.named()
+        partitions = process.partitions
+        writes = tuple([plan.slot(named, partitions).key for plan in spec.writes])
+        serves = tuple([plan.slot(named, partitions).key for plan in spec.serves])
+        line = spec.line.line(named, partitions) if spec.line is not None else ""
+    policy = spec.policy
+    home = _wanted_home(process.partitions, line, options.unique, parents)
+    id = options.id or process.new_id(home)
+    planned.id = id
+    planned.home = partition_of(line or id, process.partitions)
+    signature = spec.signature if follows is None else spec.rest
+    return NewJob(
+        id=id,
+        task=spec.name,
+        payload=signature.encode(planned.arguments, most=program.settings.max_payload),
+        meta=_meta(options, follows=follows is not None),
+        queue=spec.queue if options.queue is None else options.queue,
+        priority=spec.priority if options.priority is None else options.priority,
+        due_us=options.due_us,
+        delay_us=options.delay_us,
+        expires_in_us=spec.expires_us if options.expires_us is None else options.expires_us,
+        line=line,
+        ordered=policy.ordered,
+        writes=writes,
+        serves=serves,
+        wants_preimage=spec.wants_preimage,
+        unique=options.unique,
+        unique_until=options.unique_until,
+        on_conflict=options.on_conflict,
+        parents=parents,
+        max_lost=policy.max_lost,
+        result_ttl_us=policy.result_ttl_us if options.result_ttl_us is None else options.result_ttl_us,
+        failed_ttl_us=policy.failed_ttl_us,
+    )
+
+
+def _meta(options: Options, *, follows: bool) -> bytes:
+    if options.retries is None and options.timeout_us is None and not follows:
+        return b""
+    return encode_meta(Meta(retries=options.retries, timeout_us=options.timeout_us, follows=follows))
+
+
+def _wanted_home(partitions: int, line: str, unique: str, parents: Sequence[Parent]) -> int:
+    """Return the partition that a new id should point to: what a job touches is best done in one step; -1: any."""
+    if partitions == 1:
+        return 0
+    if line or unique:
+        return partition_of(line or unique, partitions)
+    return parents[0].home if parents else -1
+
+
+async def _named(process: Process, after: Any) -> tuple[str, int]:
+    """Return the id and home of a job that is waited for."""
+    id = after if isinstance(after, str) else str(after.id)
+    home = -1 if isinstance(after, str) else int(after.home)
+    return id, home if home >= 0 else await find_home(process, id)
+
+
+async def find_home(process: Process, id: str) -> int:
+    """Return the partition a job lives in: mostly the one its id points to."""
+    first = partition_of(id, process.partitions)
+    if process.partitions == 1:
+        return first
+    others = [index for index in range(process.partitions) if index != first]
+    for index in (first, *others):
+        record, _ = await process.store.partitions[index].job(id, process.since(index))
+        if record is not None:
+            return index
+    return first
+
+
+# -- into a scope
+
+
+async def _put(
+    process: Process, jobs: Sequence[NewJob], planned: Sequence[Planned], scope: Session | None
+) -> list[Placed]:
+    """Enqueue jobs, but leave those with the scope that can wait for its success."""
+    if scope is None:
+        return await admit(process, jobs)
+    at_once = [number for number, one in enumerate(planned) if one.options.now]
+    waiting = [number for number, one in enumerate(planned) if not one.options.now]
+    placed: dict[int, Placed] = {}
+    placed.update(zip(at_once, await admit(process, [jobs[number] for number in at_once]), strict=True))
+    held = await _hold(process, [jobs[number] for number in waiting], scope)
+    placed.update(zip(waiting, held, strict=True))
+    return [placed[number] for number in range(len(jobs))]
+
+
+async def _hold(process: Process, jobs: Sequence[NewJob], scope: Session) -> list[Placed]:
+    if scope.kind is SessionKind.JOB:
+        scope.children.extend(jobs)
+        return [Placed(job.id, home_of(job, process.partitions), held=scope) for job in jobs]
+    # At once, but blocked by the scope: if this process dies, its commit may have happened, and they are released.
+    owner = scope.owner
+    assert owner is not None, "a scope owns its intents"
+    parent = Parent(owner.job, Edge.SCOPE, owner.home)
+    placed = await admit(process, [replace(job, parents=(*job.parents, parent)) for job in jobs])
+    return [replace(one, held=scope) if one.created else one for one in placed]
+
+
+# -- through middleware
+
+
+async def _around(
+    program: Program, process: Process, job: NewJob, planned: Planned, scope: Session | None
+) -> Placed:
+    placed: list[Placed] = []
+
+    async def innermost(message: Message) -> Admission:
+        changed = replace(job, queue=message.queue, meta=_with_headers(job.meta, message.headers))
+        placed[:] = await _put(process, [changed], [planned], scope)
+        one = placed[0]
+        return Admission(one.id, one.state, created=one.created, replaced=one.replaced, refusal=one.refusal)
+
+    proceed: Proceed = innermost
+    for middleware in reversed(program.around_enqueue):
+        proceed = _wrapped(middleware, proceed)
+    await proceed(Message(job.id, job.task, job.queue, {}))
+    if not placed:
+        raise SelarasError(f"a middleware kept a job of {job.task!r} to itself: enqueue() must call proceed()")
+    return placed[0]
+
+
+def _wrapped(middleware: Middleware, proceed: Proceed) -> Proceed:
+    return lambda message: middleware.enqueue(message, proceed)
+
+
+def _with_headers(meta: bytes, headers: Mapping[str, str]) -> bytes:
+    return encode_meta(replace(decode_meta(meta), headers=dict(headers))) if headers else meta
+
+
+# -- into the queue
+
+
+async def admit(process: Process, jobs: Sequence[NewJob]) -> list[Placed]:
+    """Enqueue jobs at their homes, one step a partition."""
+    if not jobs:
+        return []
+    if process.partitions == 1:
+        return _placed(0, await _enqueue(process, 0, jobs))
+    by_home: dict[int, list[int]] = {}
+    for number, job in enumerate(jobs):
+        by_home.setdefault(home_of(job, process.partitions), []).append(number)
+    placed: dict[int, Placed] = {}
+    for home, numbers in by_home.items():
+        taken = [await reserve(process, jobs[number], home) for number in numbers]
+        mine = [number for number, one in zip(numbers, taken, strict=True) if one is None]
+        placed.update((number, one) for number, one in zip(numbers, taken, strict=True) if one is not None)
+        admissions = await _enqueue(process, home, [jobs[number] for number in mine])
+        placed.update(zip(mine, _placed(home, admissions), strict=True))
+    return [placed[number] for number in range(len(jobs))]
+
+
+async def _enqueue(process: Process, home: int, jobs: Sequence[NewJob]) -> tuple[Admission, ...]:
+    if not jobs:
+        return ()
+    sent_ns = process.clock.instant_ns()
+    reply = await process.store.partitions[home].enqueue(jobs, process.since(home))
+    process.heard(home, reply.news, sent_ns)
+    process.cache.told()
+    if reply.outbox:
+        await relay(process.store)
+    return reply.admissions
+
+
+def _placed(home: int, admissions: Sequence[Admission]) -> list[Placed]:
+    return [Placed(one.id, home, one.state, one.created, one.replaced, refusal=one.refusal) for one in admissions]
+
+
+# -- names elsewhere (P22)
+
+
+async def reserve(process: Process, job: NewJob, home: int) -> Placed | None:
+    """Take the names of a job that another partition keeps. Returns the twin that has them, if one does."""
+    id_at = partition_of(job.id, process.partitions)
+    if id_at != home:
+        # Marked, so that it is never taken for a unique key, which holds no control characters.
+        twin = await _take(process, id_at, f"\x1fid:{job.id}", job, home, _still_there)
+        if twin is not None:
+            return Placed(job.id, home, created=False, refusal=Refusal.ID_CONFLICT)
+    if job.unique and partition_of(job.unique, process.partitions) != home:
+        still = _still_unfinished if job.unique_until is UniqueUntil.FINISHED else _still_waits
+        twin = await _take(process, partition_of(job.unique, process.partitions), job.unique, job, home, still)
+        if twin is not None and job.on_conflict is OnConflict.REPLACE and twin.state in WAITING:
+            await process.store.partitions[twin.home].cancel(twin.id, f"replaced by {job.id}")
+            return replace(await reserve(process, job, home) or twin, replaced=True)
+        return twin
+    return None
+
+
+StillHolds: TypeAlias = Callable[[JobRecord, NewJob], bool]
+
+
+async def _take(
+    process: Process, at: int, name: str, job: NewJob, home: int, still_holds: StillHolds
+) -> Placed | None:
+    """Take a directory entry, from a holder that has no right to it any more if need be."""
+    entry = await process.store.partitions[at].reserve(name, job.id, home, "")
+    waited_s = 0.0
+    while not (entry.mine and entry.home == home):
+        record, _ = await process.store.partitions[entry.home].job(entry.job, process.since(entry.home))
+        if record is not None and still_holds(record, job):
+            return Placed(record.id, entry.home, record.state, created=False)
+        if record is None and waited_s < _RESERVED_S:
+            # Reserved a moment ago, perhaps, and on its way in.
+            await process.clock.sleep(_LOOK_EVERY_S)
+            waited_s += _LOOK_EVERY_S
+            entry = await process.store.partitions[at].reserve(name, job.id, home, "")
+            continue
+        entry = await process.store.partitions[at].reserve(name, job.id, home, entry.job)
+    return None
+
+
+def _still_there(record: JobRecord, job: NewJob) -> bool:
+    return record.id == job.id
+
+
+def _still_waits(record: JobRecord, job: NewJob) -> bool:
+    return record.unique == job.unique and record.state in WAITING
+
+
+def _still_unfinished(record: JobRecord, job: NewJob) -> bool:
+    return record.unique == job.unique and record.state not in FINAL

@@ -1,0 +1,244 @@
+"""What this process has open: the store, the cache over it, leases of scopes and locks. Made anew after a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from threading import Lock
+from typing import Final
+from weakref import WeakKeyDictionary, WeakSet
+
+from selaras._app.ends import Ends
+from selaras._app.resources import Opened
+from selaras._app.settings import Settings
+from selaras._cache.cache import Cache
+from selaras._contracts.clock import Clock, Entropy
+from selaras._contracts.partition import HeartbeatReply, Instance
+from selaras._contracts.store import Store
+from selaras._core.jobs.job import Attempt
+from selaras._core.positions import Cursor, News
+from selaras._core.routing import partition_of
+from selaras._worker.heart import Beat, Heart
+
+_ID_BITS: Final = 80
+"""Of a generated id: far more than jobs there will ever be, and short in a log line."""
+
+
+class Holder:
+    """An instance that owns scopes and locks, and the heart that renews its lease.
+
+    Attributes:
+        lost: the store has forgotten it: what it owned is gone, and the next scope needs another one.
+    """
+
+    def __init__(self, store: Store, clock: Clock, instance: Instance, enrolled_ns: int) -> None:
+        self.instance = instance
+        self.lost = False
+        self.heart = Heart(
+            store, clock, instance, enrolled_ns=enrolled_ns, state=self._state, on_reply=self._heard
+        )
+        self._abandoned: dict[int, set[Attempt]] = {}
+
+    def abandon(self, partition: int, attempt: Attempt) -> None:
+        """Let the store end a scope or lock whose end could not be stored."""
+        self._abandoned.setdefault(partition, set()).add(attempt)
+
+    def _state(self, partition: int) -> Beat:
+        return Beat(abandoned=tuple(self._abandoned.get(partition, ())))
+
+    def _heard(self, partition: int, beat: Beat, reply: HeartbeatReply) -> None:
+        if not reply.enrolled:
+            self.lost = True
+        self._abandoned.get(partition, set()).difference_update(beat.abandoned)
+
+
+class Process:
+    """One store and one cache, shared by every loop and thread of this process."""
+
+    def __init__(self, store: Store, clock: Clock, entropy: Entropy, settings: Settings) -> None:
+        self.store = store
+        self.clock = clock
+        self.entropy = entropy
+        self.settings = settings
+        self.cache = Cache(
+            store,
+            clock,
+            max_lag_us=settings.max_lag,
+            local_bytes=settings.local_bytes,
+            local_entries=settings.local_entries,
+        )
+        self.partitions = len(store.partitions)
+        self.ends = Ends()
+        self.opened = False
+        self.users = 0
+        self.worker_instance: Instance | None = None
+        self._lock = Lock()
+        self._opening: Future[None] | None = None
+        self._holders: dict[int, Future[Holder]] = {}
+        self._resources: WeakKeyDictionary[AbstractEventLoop, Opened] = WeakKeyDictionary()
+
+    # -- life
+
+    async def open(self) -> None:
+        """Connect the store, once; callers that come meanwhile wait for the same. Raises StoreUnavailable."""
+        if self.opened:
+            return
+        with self._lock:
+            mine, opening = self._opening is None, self._opening or Future[None]()
+            self._opening = opening
+        if not mine:
+            await asyncio.wrap_future(opening)
+            return
+        try:
+            await self.store.open()
+        except BaseException as error:
+            self._opening = None
+            opening.set_exception(error)
+            opening.exception()  # it was asked for: nobody else may be waiting
+            raise
+        self.opened = True
+        opening.set_result(None)
+
+    async def close(self) -> None:
+        """Close what the running loop has opened; with the last user the leases, the cache and the store, too."""
+        opened = self._resources.pop(asyncio.get_running_loop(), None)
+        try:
+            if opened is not None:
+                await opened.close()
+        finally:
+            if self.users <= 0:
+                await self._close_all()
+
+    async def _close_all(self) -> None:
+        holders = [future.result() for future in self._holders.values() if future.done() and not future.exception()]
+        self._holders.clear()
+        for holder in holders:
+            await asyncio.get_running_loop().run_in_executor(None, holder.heart.stop)
+            for partition in self.store.partitions:
+                await partition.dismiss(holder.instance.id)
+        if self.opened:
+            self.opened, self._opening = False, None
+            await self.cache.close()
+            await self.store.close()
+
+    # -- what replies say
+
+    def since(self, partition: int) -> Cursor:
+        """Return how far this process has applied a log."""
+        cursor: Cursor = self.cache.cursor(partition)
+        return cursor
+
+    def heard(self, partition: int, news: News, sent_ns: int) -> None:
+        """Apply a reply's news, before the reply is told to anybody (G8)."""
+        self.cache.heard(partition, news, sent_ns)
+
+    async def catch_up(self, *, but: int) -> None:
+        """Hear the news of every partition except one: whoever was told of an end may read its effects anywhere."""
+        for partition in self.store.partitions:
+            if partition.index != but:
+                sent_ns = self.clock.instant_ns()
+                self.heard(partition.index, await partition.events_since(self.since(partition.index)), sent_ns)
+
+    # -- leases
+
+    async def holder(self, lease_us: int) -> Holder:
+        """Return the instance that owns scopes and locks of this lease, enrolled and beating; made at first need."""
+        with self._lock:
+            future = self._holders.get(lease_us)
+            if future is not None and future.done() and (future.exception() or future.result().lost):
+                future = None
+            mine, future = future is None, future or Future[Holder]()
+            self._holders[lease_us] = future
+        if not mine:
+            return await asyncio.wrap_future(future)
+        try:
+            holder = await self._enroll(lease_us)
+        except BaseException as error:
+            self._holders.pop(lease_us, None)
+            future.set_exception(error)
+            future.exception()  # nobody else may be waiting
+            raise
+        future.set_result(holder)
+        return holder
+
+    async def _enroll(self, lease_us: int) -> Holder:
+        await self.open()
+        instance = Instance(
+            id=self.new_id(), lease_us=lease_us, name="scopes", pid=os.getpid(), host=socket.gethostname()
+        )
+        enrolled_ns = self.clock.instant_ns()
+        for partition in self.store.partitions:
+            await partition.enroll(instance)
+        holder = Holder(self.store, self.clock, instance, enrolled_ns)
+        holder.heart.start()
+        return holder
+
+    # -- small things
+
+    def resources(self) -> Opened:
+        """Return the resources of the running loop."""
+        return self._resources.setdefault(asyncio.get_running_loop(), Opened())
+
+    def new_id(self, home: int = -1) -> str:
+        """Return a new id; with `home`, one whose own hash is that partition, so that the id alone finds the job."""
+        while True:
+            id = format(self.entropy.getrandbits(_ID_BITS), "020x")
+            if home < 0 or self.partitions == 1 or partition_of(id, self.partitions) == home:
+                return id
+
+
+class Processes:
+    """The process state of an app: one a process, made at first need and after a fork."""
+
+    def __init__(self, make: Callable[[], Process]) -> None:
+        self._make = make
+        self._lock = Lock()
+        self._current: Process | None = None
+        _every.add(self)
+
+    def here(self) -> Process:
+        """Return this process's state."""
+        current = self._current
+        if current is not None:
+            return current
+        with self._lock:
+            if self._current is None:
+                self._current = self._make()
+            return self._current
+
+    async def close_here(self) -> None:
+        """Close what the running loop has opened, if anything is."""
+        current = self._current
+        if current is not None:
+            await current.close()
+
+    def forget(self) -> None:
+        """Start anew: what the parent had open stays the parent's."""
+        self._lock = Lock()
+        self._current = None
+
+    @contextmanager
+    def standing_in(self, process: Process) -> Iterator[Process]:
+        """Let another state be this process's for a while: tests run a program on a store and clock of theirs."""
+        before, self._current = self._current, process
+        try:
+            yield process
+        finally:
+            self._current = before
+
+
+_every: Final[WeakSet[Processes]] = WeakSet()
+
+
+def _forget_all() -> None:
+    for processes in list(_every):
+        processes.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

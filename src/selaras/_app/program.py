@@ -1,0 +1,65 @@
+"""The inside of an app: what its handles share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from selaras._app.middleware import Middleware
+from selaras._app.opening import Address, address_of, open_store
+from selaras._app.origin import Origin
+from selaras._app.process import Process, Processes
+from selaras._app.registry import Registry
+from selaras._app.resources import Resources
+from selaras._app.settings import Settings, SettingValues, settings_from
+from selaras._worker.system import system_clock, system_entropy
+
+
+class Program:
+    """Settings, declarations, and what this process has open.
+
+    Attributes:
+        around_enqueue, around_run: the middleware that overrides each; what isn't overridden costs nothing.
+    """
+
+    def __init__(
+        self, address: Address, origin: Origin, settings: Settings, registry: Registry, middleware: Sequence[Middleware]
+    ) -> None:
+        self.address = address
+        self.origin = origin
+        self.settings = settings
+        self.registry = registry
+        self.processes = Processes(self._make_process)
+        self.resources = Resources(lambda: self.process().resources())
+        self.around_enqueue = tuple(m for m in middleware if _overrides(m, "enqueue"))
+        self.around_run = tuple(m for m in middleware if _overrides(m, "run"))
+        self.app: object = None
+
+    def process(self) -> Process:
+        """Return what this process has open, or will at first need."""
+        return self.processes.here()
+
+    def reference(self) -> str:
+        """Return what a command line calls the app: `first:app`."""
+        return self.origin.reference(self.app)
+
+    def _make_process(self) -> Process:
+        clock, entropy = system_clock(), system_entropy()
+        store = open_store(self.address, self.settings.partitions, clock, entropy)
+        return Process(store, clock, entropy, self.settings)
+
+
+def make_program(
+    url: str | None,
+    namespace: str,
+    include: Sequence[str],
+    middleware: Sequence[Middleware],
+    settings: SettingValues,
+    origin: Origin,
+) -> Program:
+    """Check what an app was given. Nothing is opened."""
+    address = address_of(url, namespace, origin)
+    return Program(address, origin, settings_from(settings), Registry(include), middleware)
+
+
+def _overrides(middleware: Middleware, method: str) -> bool:
+    return getattr(type(middleware), method) is not getattr(Middleware, method)

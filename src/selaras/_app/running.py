@@ -1,0 +1,307 @@
+"""One attempt: from a claim to the settlement that its end means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from selaras._app.current import CURRENT, CurrentJob
+from selaras._app.declared import TaskSpec
+from selaras._app.info import instant
+from selaras._app.lines import HELD, Hold
+from selaras._app.placing import reserve
+from selaras._app.process import Process
+from selaras._app.program import Program
+from selaras._app.resources import JOB, Opened
+from selaras._cache.family import Slot
+from selaras._cache.session import SESSION, Session
+from selaras._contracts.host import Executors, Mode, ProcessDied, Stop
+from selaras._core.errors import NotEncodable
+from selaras._core.jobs.job import Claim, NewJob, Settlement
+from selaras._core.jobs.outcome import Cancelled, End, Raised, Released, Returned, TimedOut, Unstorable, settlement_of
+from selaras._core.jobs.retry import Policy
+from selaras._core.jobs.states import JobEvent
+from selaras._core.routing import home_of
+from selaras._core.signature import Arguments
+
+
+class AttemptRun:
+    """One attempt, prepared. See `Run`.
+
+    Attributes:
+        reads: the places of its `Read` parameters, by name. warms: those and the places its body will read.
+        headers: what middleware gave the job when it was enqueued.
+    """
+
+    __slots__ = (
+        "_opened",
+        "_report",
+        "arguments",
+        "claim",
+        "headers",
+        "hold",
+        "mode",
+        "partition",
+        "policy",
+        "process",
+        "program",
+        "reads",
+        "session",
+        "spec",
+        "stopping",
+        "timeout_us",
+        "warms",
+    )
+
+    def __init__(
+        self,
+        program: Program,
+        process: Process,
+        spec: TaskSpec,
+        claim: Claim,
+        partition: int,
+        *,
+        arguments: Arguments,
+        policy: Policy,
+        mode: Mode,
+        session: Session,
+        reads: Mapping[str, Slot],
+        warms: tuple[Slot, ...],
+        headers: Mapping[str, str],
+        report: Callable[[AttemptRun, bytes], None],
+    ) -> None:
+        self.program = program
+        self.process = process
+        self.spec = spec
+        self.claim = claim
+        self.partition = partition
+        self.arguments = arguments
+        self.policy = policy
+        self.mode = mode
+        self.timeout_us = policy.timeout_us
+        self.stopping: Stop | None = None
+        self.session = session
+        self.reads = reads
+        self.warms = warms
+        self.headers = headers
+        self.hold: Hold | None = None
+        self._report = report
+        self._opened: Opened | None = None
+
+    # -- what the body can ask
+
+    def current(self) -> CurrentJob:
+        """Make what `current_job()` returns."""
+        claim = self.claim
+        deadline = instant(self.process.clock.wall_us() + self.timeout_us) if self.timeout_us else None
+        return CurrentJob(
+            claim.job, claim.task, claim.queue, claim.number, claim.fence, deadline, lambda data: self._report(self, data)
+        )
+
+    def opened(self) -> Opened:
+        """Make, at first need, what its job-long resources are kept in."""
+        if self._opened is None:
+            self._opened = Opened()
+        return self._opened
+
+    # -- the run
+
+    async def execute(self, executors: Executors) -> Settlement:
+        """See `Run`."""
+        if self.stopping is not None:
+            return self.unstarted()
+        if self.mode is Mode.PROCESS:
+            return await self._in_process(executors)
+        self._enter()
+        try:
+            value = await self._run_body(executors)
+        except asyncio.CancelledError as error:
+            if self.stopping is None and _is_cancelled_from_outside():
+                raise
+            return await self._ended(Raised(error))
+        except BaseException as error:  # noqa: BLE001 - a body may raise anything; that is its outcome
+            return await self._ended(Raised(error))
+        return await self._ended_well(value)
+
+    def unstarted(self) -> Settlement:
+        """See `Run`."""
+        return self._settlement(Released(started=False))
+
+    def _enter(self) -> None:
+        """Make the context of the attempt: it has one of its own, so nothing needs to be undone."""
+        SESSION.set(self.session)
+        CURRENT.set(self.current)
+        JOB.set(self.opened)
+        claim = self.claim
+        if claim.line:
+            self.hold = Hold(claim.fence)
+            HELD.set({claim.line: self.hold})
+
+    async def _run_body(self, executors: Executors) -> Any:
+        arguments = self.arguments
+        kwargs = arguments.kwargs
+        if self.reads:
+            values = await self.process.cache.get_many(list(self.reads.values()))
+            kwargs = {**kwargs, **dict(zip(self.reads, values, strict=True))}
+        self.session.started = True
+        if self.program.around_run:
+            return await self._around(lambda: self._call(executors, arguments.args, kwargs))
+        if self.mode is Mode.LOOP:
+            return await self.spec.function(*arguments.args, **kwargs)
+        return await self._call(executors, arguments.args, kwargs)
+
+    async def _call(self, executors: Executors, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        function = self.spec.function
+        if self.mode is Mode.LOOP:
+            return await function(*args, **kwargs)
+        # Whatever the function raises comes back as a value: StopIteration and SystemExit have meanings of their
+        # own on the way through a future.
+        outcome = await executors.in_thread(lambda: _caught(function, args, kwargs))
+        if isinstance(outcome, _Caught):
+            raise outcome.error
+        return outcome
+
+    async def _around(self, body: Callable[[], Awaitable[object]]) -> Any:
+        proceed = body
+        current = self.current()
+        for middleware in reversed(self.program.around_run):
+            proceed = _wrapped(middleware.run, current, self.headers, proceed)
+        return await proceed()
+
+    # -- its end
+
+    async def _ended_well(self, value: Any) -> Settlement:
+        if self._opened is not None:
+            try:
+                await self._close_resources()
+            except BaseException as error:  # noqa: BLE001 - what a resource raises at its end belongs to the job
+                return self._settlement(Raised(error))
+        try:
+            result = self.spec.result.encode(value, path="result", most=self.program.settings.max_result)
+        except NotEncodable as error:
+            return self._settlement(Unstorable(str(error)))
+        if self.session.children and self.process.partitions > 1:
+            await self._reserve_children()
+        return self._settlement(Returned(result))
+
+    async def _ended(self, end: End) -> Settlement:
+        if self._opened is not None:
+            try:
+                await self._close_resources()
+            except BaseException:  # noqa: BLE001, S110 - the body's own end is the one to tell
+                pass
+        return self._settlement(end)
+
+    async def _close_resources(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
+
+    async def _reserve_children(self) -> None:
+        """Take the names of children that other partitions keep; one that has a twin is not enqueued (P22)."""
+        kept: list[NewJob] = []
+        for child in self.session.children:
+            twin = await reserve(self.process, child, home_of(child, self.process.partitions))
+            if twin is None:
+                kept.append(child)
+        self.session.children[:] = kept
+
+    def _settlement(self, end: End) -> Settlement:
+        claim, session = self.claim, self.session
+        if self.hold is not None:
+            self.hold.open = False
+        if self.stopping is not None and not isinstance(end, Released):
+            end = _stopped(self.stopping)
+        if type(end) is Returned:
+            settlement = Settlement(claim.job, claim.fence, JobEvent.SUCCEED, result=end.result)
+        else:
+            settlement = settlement_of(claim, end, self.policy, self.process.entropy)
+        success = settlement.event is JobEvent.SUCCEED
+        if not (claim.writes or session.puts or session.planted or session.tags or session.families or session.children):
+            return settlement
+        effects = session.effects(success=success)
+        return replace(
+            settlement,
+            puts=effects.puts,
+            tags=effects.tags,
+            families=effects.families,
+            versions=effects.versions,
+            closes=effects.closes,
+            planted=effects.planted,
+            writes=claim.writes,
+            children=tuple(session.children) if success else (),
+        )
+
+    # -- in a child process
+
+    async def _in_process(self, executors: Executors) -> Settlement:
+        request = msgspec.msgpack.encode(Request(self.claim, self.partition, self.session.since_ns, self.session.instance))
+        try:
+            answer = await executors.in_process(request)
+        except asyncio.CancelledError as error:
+            if self.stopping is None and _is_cancelled_from_outside():
+                raise
+            return self._settlement(Raised(error))
+        except ProcessDied as error:
+            return self._settlement(Raised(error))
+        settlement = _SETTLEMENTS.decode(answer)
+        return settlement if self.stopping is None else self._settlement(_stopped(self.stopping))
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """An attempt on its way to a child process. `since_ns` is of the machine's clock, the same in every process."""
+
+    claim: Claim
+    partition: int
+    since_ns: int
+    instance: str
+
+
+_SETTLEMENTS = msgspec.msgpack.Decoder(Settlement)
+
+
+class _Caught:
+    """What a plain function raised."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _caught(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - a body may raise anything; that is its outcome
+        return _Caught(error)
+
+
+def _wrapped(
+    around: Callable[[CurrentJob, Mapping[str, str], Callable[[], Awaitable[object]]], Awaitable[object]],
+    current: CurrentJob,
+    headers: Mapping[str, str],
+    proceed: Callable[[], Awaitable[object]],
+) -> Callable[[], Awaitable[object]]:
+    return lambda: around(current, headers, proceed)
+
+
+def _is_cancelled_from_outside() -> bool:
+    """Say whether the task itself was cancelled, and not only the body that it runs."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _stopped(stop: Stop) -> End:
+    match stop:
+        case Stop.TIMEOUT:
+            return TimedOut()
+        case Stop.CANCEL:
+            return Cancelled()
+        case Stop.SHUTDOWN:
+            return Released(started=True)
+        case Stop.LOST:
+            return Released(started=True, reason="the lease was lost")

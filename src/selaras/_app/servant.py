@@ -1,0 +1,68 @@
+"""The program inside a child process of `executor="process"`: runs one attempt at a time, and sends its settlement."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from selaras._app.host import AppHost
+from selaras._app.loading import load_app
+from selaras._app.running import Request
+from selaras._contracts.host import Mode
+from selaras._core.jobs.job import Settlement
+
+
+class _Here:
+    """Runs bodies in this process: plain functions in a thread, since a blocking call may need the loop."""
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        return await asyncio.to_thread(function)
+
+    async def in_process(self, request: bytes) -> bytes:
+        raise AssertionError("an attempt is in its child process already")
+
+
+class AppServant:
+    """See `Servant`."""
+
+    def __init__(self, reference: str) -> None:
+        self._reference = reference
+        self._executors = _Here()
+        self._host: AppHost | None = None
+
+    async def open(self) -> None:
+        """See `Servant`."""
+        self._app = load_app(self._reference)
+        process = self._app.process()
+        await process.open()
+        self._host = AppHost(self._app.program, process)
+
+    async def serve(self, request: bytes) -> bytes:
+        """See `Servant`."""
+        assert self._host is not None, "opened first"
+        return msgspec.msgpack.encode(await self._settlement(self._host, _REQUESTS.decode(request)))
+
+    async def _settlement(self, host: AppHost, request: Request) -> Settlement:
+        run = host.prepare(request.claim, request.partition, request.since_ns, instance=request.instance)
+        if isinstance(run, Settlement):
+            return run
+        function = host.function_of(request.claim.task)
+        run.mode = Mode.LOOP if inspect.iscoroutinefunction(function) else Mode.THREAD
+        # Each attempt has a context of its own, here as in the worker.
+        return await asyncio.get_running_loop().create_task(run.execute(self._executors))
+
+    async def close(self) -> None:
+        """See `Servant`."""
+        await self._app.close()
+
+
+_REQUESTS = msgspec.msgpack.Decoder(Request)
+
+
+def make_servant(reference: str) -> AppServant:
+    """Make the servant of the app that a reference such as `shop:app` names."""
+    return AppServant(reference)

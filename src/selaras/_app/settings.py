@@ -1,0 +1,183 @@
+"""Every option of an app and its default, once: with its unit, its environment variable and its reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias, TypedDict
+
+from msgspec import Struct
+
+from selaras._core.durations import Duration, duration_us, format_us
+from selaras._core.errors import ConfigurationError
+
+Kind: TypeAlias = Literal["time", "count", "bytes", "text"]
+
+
+class Option(Struct, frozen=True):
+    """One option: what it is called, what it is by default, and why that."""
+
+    name: str
+    default: Duration | int | str
+    kind: Kind
+    why: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"SELARAS_{self.name.upper()}"
+
+    def read(self, value: Any, origin: str) -> int | str:
+        """Return `value` in the option's unit: times in microseconds.
+
+        Raises:
+            ConfigurationError: naming `origin`, where the value came from.
+        """
+        if self.kind == "time":
+            return duration_us(value, name=origin)
+        if self.kind == "text":
+            return str(value)
+        return _count(value, origin)
+
+    def show(self, value: int | str) -> str:
+        """Say a value for people."""
+        if self.kind == "time":
+            return format_us(int(value))
+        if self.kind == "bytes":
+            return _format_bytes(int(value))
+        return str(value)
+
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    Option("queue", "default", "text", "one queue is enough until somebody needs two"),
+    Option("priority", 0, "count", "higher runs earlier"),
+    Option("retries", 3, "count", "up to 4 runs: outlives a restart of what the body talks to"),
+    Option("backoff", 1, "time", "the first retry's delay; doubles from there, with jitter"),
+    Option("backoff_most", "5m", "time", "no retry waits longer"),
+    Option("timeout", "10m", "time", "a body that hangs must end some day; 0: never"),
+    Option("max_lost", 3, "count", "a job whose workers keep dying is probably what kills them"),
+    Option("result_ttl", "1h", "time", "results are for whoever waits, not an archive"),
+    Option("failed_ttl", "7d", "time", "a weekend and some days to look at what failed"),
+    Option("max_payload", 1 << 20, "bytes", "arguments name data, they do not carry it; 0: no bound"),
+    Option("max_result", 1 << 20, "bytes", "results name data, they do not carry it; 0: no bound"),
+    Option("lease", 15, "time", "a lost worker's jobs go on after so long, and a grace"),
+    Option("heartbeat", 5, "time", "a third of the lease: two beats may be lost"),
+    Option("grace", 25, "time", "orchestrators kill 30 s after they ask"),
+    Option("concurrency", 100, "count", "coroutine jobs at once"),
+    Option("threads", 16, "count", "plain-function jobs at once"),
+    Option("processes", 2, "count", "executor='process' jobs at once"),
+    Option("ttl", "5m", "time", "cached values: only a backstop, for what changes the datastore unannounced"),
+    Option("max_lag", 1, "time", "a process cut off from the log stops serving its local tier after so long"),
+    Option("local_bytes", 64 << 20, "bytes", "the local tier, a process"),
+    Option("local_entries", 100_000, "count", "the local tier, a process"),
+    Option("partitions", 1, "count", "each is a unit of order of its own; fixed when the store is made"),
+)
+_BY_NAME: Final = {option.name: option for option in OPTIONS}
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The values in force. Times in microseconds, sizes in bytes. `origins`: where each that isn't the default came from."""
+
+    queue: str
+    priority: int
+    retries: int
+    backoff: int
+    backoff_most: int
+    timeout: int
+    max_lost: int
+    result_ttl: int
+    failed_ttl: int
+    max_payload: int
+    max_result: int
+    lease: int
+    heartbeat: int
+    grace: int
+    concurrency: int
+    threads: int
+    processes: int
+    ttl: int
+    max_lag: int
+    local_bytes: int
+    local_entries: int
+    partitions: int
+    origins: dict[str, str]
+
+    def shown(self) -> list[tuple[str, str, str]]:
+        """Return (name, value, origin) of every option, for people; origin "" is the default."""
+        return [
+            (option.name, option.show(getattr(self, option.name)), self.origins.get(option.name, ""))
+            for option in OPTIONS
+        ]
+
+
+class SettingValues(TypedDict, total=False):
+    """The options as a program gives them."""
+
+    queue: str
+    priority: int
+    retries: int
+    backoff: Duration
+    backoff_most: Duration
+    timeout: Duration
+    max_lost: int
+    result_ttl: Duration
+    failed_ttl: Duration
+    max_payload: int
+    max_result: int
+    lease: Duration
+    heartbeat: Duration
+    grace: Duration
+    concurrency: int
+    threads: int
+    processes: int
+    ttl: Duration
+    max_lag: Duration
+    local_bytes: int
+    local_entries: int
+    partitions: int
+
+
+def settings_from(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
+    """Resolve every option: what the program says, else its environment variable, else the default.
+
+    Raises:
+        ConfigurationError: an unknown name, or a value that can't be read.
+    """
+    env = os.environ if environment is None else environment
+    unknown = sorted(set(given) - set(_BY_NAME))
+    if unknown:
+        known = ", ".join(sorted(_BY_NAME))
+        raise ConfigurationError(f"unknown option {unknown[0]!r}; the options are {known}")
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for option in OPTIONS:
+        if option.name in given:
+            values[option.name] = option.read(given[option.name], option.name)
+            origins[option.name] = "app"
+        elif env.get(option.variable):
+            values[option.name] = option.read(env[option.variable], option.variable)
+            origins[option.name] = option.variable
+        else:
+            values[option.name] = option.read(option.default, option.name)
+    if values["partitions"] < 1:
+        raise ConfigurationError("partitions must be at least 1")
+    if values["heartbeat"] * 2 > values["lease"]:
+        raise ConfigurationError("heartbeat must be at most half of lease, or one late beat loses every job")
+    return Settings(**values, origins=origins)
+
+
+def _count(value: Any, origin: str) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{origin}={value!r}: give a whole number") from None
+    if number < 0 and "priority" not in origin.lower():
+        raise ConfigurationError(f"{origin}={value!r} is negative")
+    return number
+
+
+def _format_bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size and count % size == 0:
+            return f"{count // size} {unit}"
+    return f"{count} B"

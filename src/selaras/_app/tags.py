@@ -1,0 +1,43 @@
+"""Tags: a name that many cached values bear, so that all of them can be voided at once."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from selaras._app.program import Program
+from selaras._core.cache.key import checked_name
+
+
+def tag_text(name: str, value: Any = None) -> str:
+    """Return a tag's text: `category:7`; no two (name, value) pairs share one."""
+    checked_name(name, what="tag")
+    return quote(name, safe=" ") if value is None else f"{quote(name, safe=' ')}:{quote(str(value), safe='')}"
+
+
+class Tag:
+    """A tag: made by `app.tag("category", 7)`, borne by the values of a family that says `tags=`."""
+
+    __slots__ = ("_program", "name")
+
+    def __init__(self, name: str, program: Program) -> None:
+        self.name = name
+        self._program = program
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"<tag {self.name}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tag) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(("tag", self.name))
+
+    async def invalidate(self) -> None:
+        """Void every value that bears this tag: now, and inside a job or scope again when that succeeds."""
+        process = self._program.process()
+        await process.open()
+        await process.cache.invalidate(tags=[self.name])

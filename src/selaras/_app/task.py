@@ -1,0 +1,159 @@
+"""A task: a function that can run as a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from selaras._app.call import Call, following
+from selaras._app.declared import TaskSpec
+from selaras._app.here import run_here
+from selaras._app.job import Job
+from selaras._app.options import NO_OPTIONS, After, Options, options_from
+from selaras._app.program import Program
+from selaras._core.durations import Duration
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Prepared(Generic[P, R_co]):
+    """A task with options."""
+
+    __slots__ = ("_options", "_program", "_spec")
+
+    def __init__(self, program: Program, spec: TaskSpec, options: Options) -> None:
+        self._program = program
+        self._spec = spec
+        self._options = options
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
+        """Check and coerce the arguments; enqueue nothing yet.
+
+        Raises:
+            TypeError: the arguments do not fit the signature.
+            NotEncodable: one could not come back equal and of the same type.
+        """
+        return Call(self._program, self._spec, self._spec.bind(args, kwargs), self._options)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+        """Check the arguments and enqueue the job. Raises as `call` and `Call.enqueue` do."""
+        call: Call[R_co] = Call(self._program, self._spec, self._spec.bind(args, kwargs), self._options)
+        return await call.enqueue()
+
+    def follow(self, before: Call[Any], args: Any, kwargs: Any) -> Call[R_co]:
+        """Bind as the step after `before`, whose value is the first argument; see `Call.then`."""
+        return following(self._program, self._spec, self._options, before, args, kwargs)
+
+
+class Task(Generic[P, R_co]):
+    """A function that can run as a job.
+
+    Attributes:
+        name: its name in the store.
+        fn: the bare function: no lock, no intent, no queue.
+    """
+
+    def __init__(self, program: Program, spec: TaskSpec) -> None:
+        self._program = program
+        self.spec = spec
+        self.name = spec.name
+        self.fn: Callable[P, Any] = spec.function
+        self._plain: Prepared[P, R_co] = Prepared(program, spec, NO_OPTIONS)
+        self.__doc__ = spec.function.__doc__
+        self.__name__ = spec.function.__name__
+        self.__module__ = spec.function.__module__
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run it here and now, under its lock and with its intents. What the body raises is raised."""
+        value: R_co = await run_here(self._program, self.spec, self.spec.bind(args, kwargs))
+        return value
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+        """Check the arguments and enqueue the job.
+
+        Raises:
+            TypeError: the arguments do not fit the signature.
+            NotEncodable: one could not come back equal and of the same type.
+            StoreUnavailable: nothing was enqueued.
+        """
+        return await self._plain.enqueue(*args, **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
+        """Check and coerce the arguments; enqueue nothing yet. Raises as `enqueue` does."""
+        return self._plain.call(*args, **kwargs)
+
+    def follow(self, before: Call[Any], args: Any, kwargs: Any) -> Call[R_co]:
+        """Bind as the step after `before`, whose value is the first argument; see `Call.then`."""
+        return self._plain.follow(before, args, kwargs)
+
+    def options(
+        self,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        id: str | None = None,
+        unique: str | None = None,
+        unique_until: Literal["started", "finished"] = "started",
+        on_conflict: Literal["keep", "replace"] = "keep",
+        after: After | Sequence[After] = (),
+        after_finished: After | Sequence[After] = (),
+        queue: str | None = None,
+        retries: int | None = None,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        result_ttl: Duration | None = None,
+        now: bool = False,
+    ) -> Prepared[P, R_co]:
+        """Say how its next enqueue differs from the task's declaration.
+
+        Args:
+            delay: run it so much later. at: run it then; needs a time zone.
+            priority: higher runs earlier.
+            id: a name of your own: the same id again is the same job.
+            unique: at most one waiting job of this key; until it starts, or until it is finished.
+            on_conflict: "keep" the waiting twin, or "replace" its arguments by these.
+            after: run it when these have succeeded. after_finished: when these have ended, however.
+            expires: drop it if it has not started by then.
+            now: inside a job or scope: do not wait for that to succeed.
+
+        Raises:
+            ConfigurationError: naming the option and what to give instead.
+        """
+        options = options_from(
+            delay=delay,
+            at=at,
+            priority=priority,
+            id=id,
+            unique=unique,
+            unique_until=unique_until,
+            on_conflict=on_conflict,
+            after=after,
+            after_finished=after_finished,
+            queue=queue,
+            retries=retries,
+            timeout=timeout,
+            expires=expires,
+            result_ttl=result_ttl,
+            now=now,
+        )
+        return Prepared(self._program, self.spec, options)
+
+    def job(self, id: str) -> Job[R_co]:
+        """Stand for the job of this id, which may or may not exist."""
+        return Job(self._program, id, self.name, created=False)
+
+
+class TaskDecorator(Protocol):
+    """What `app.task(...)` returns."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...

@@ -1,0 +1,248 @@
+"""Waits for a job's end, and answers in bounded time whatever became of it (BR-041)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final, NoReturn
+
+from selaras._app.process import Process
+from selaras._app.program import Program
+from selaras._app.relaying import relay
+from selaras._cache.session import SESSION, Session
+from selaras._core.codec import CorruptBytes, codec_of
+from selaras._core.errors import (
+    JobCancelled,
+    JobFailed,
+    ParentFailed,
+    ResultExpired,
+    SelarasError,
+    UnknownJob,
+    WouldDeadlock,
+)
+from selaras._core.jobs.failure import Failure
+from selaras._core.jobs.job import JobRecord, Refusal
+from selaras._core.jobs.states import JobState
+from selaras._core.routing import partition_of
+
+_log = logging.getLogger("selaras")
+
+_POLL_LEAST_S: Final = 0.001
+_POLL_MOST_S: Final = 0.1
+_GROWTH: Final = 1.5
+_LONELY_S: Final = 1.5
+"""Waiting so long for a job that nobody takes: look whether anybody could, and say so before two seconds are over."""
+_ARRIVES_S: Final = 5.0
+"""How long a job that was placed by another partition's settle may still be on its way."""
+
+
+def refuse_deadlock(held: Session | None, id: str) -> None:
+    """Raise WouldDeadlock if the caller is in the very scope whose success the job waits for."""
+    session = SESSION.get()
+    if held is None or session is None:
+        return
+    if any(one is held for one in session.chain()):
+        raise WouldDeadlock(
+            f"job {id} is released when this job or scope succeeds, so waiting for it here never ends: "
+            f"enqueue it with .options(now=True), or return first"
+        )
+
+
+async def wait_for_result(program: Program, id: str, home: int, timeout_us: int | None, *, known: bool) -> Any:
+    """Return a job's result, or raise what became of it. See `Job.result`."""
+    waited = False
+    try:
+        async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
+            process = program.process()
+            await process.open()
+            record = await _ended(program, process, id, home, known=known)
+            waited = True
+    except TimeoutError:
+        if waited:
+            raise
+        raise TimeoutError(f"job {id} had not ended after {(timeout_us or 0) / 1_000_000:g} s; it goes on") from None
+    return _result_of(program, record)
+
+
+async def _ended(program: Program, process: Process, id: str, home: int, *, known: bool) -> JobRecord:
+    """Return the record of a job that has ended, heard with the log up to its end."""
+    began_ns = process.clock.instant_ns()
+    lonely_looked = False
+    pause_s = _POLL_LEAST_S
+    with process.ends.watch(id) as watch:
+        # Subscribed first, then looked: an end in between is never missed.
+        while True:
+            record = await _look(process, id, home)
+            waited_s = (process.clock.instant_ns() - began_ns) / 1e9
+            if record is None:
+                if known and home < 0:
+                    known = False
+                _missing(process, id, known=known, waited_s=waited_s)
+            else:
+                known = True
+                if record.state in _OVER:
+                    return record
+                if record.stuck_on:
+                    raise await _parent_failed(process, record)
+                if waited_s >= _LONELY_S and not lonely_looked:
+                    lonely_looked = True
+                    await _tell_if_lonely(program, process, record)
+            await watch.wait(pause_s)
+            pause_s = min(pause_s * _GROWTH, max(_POLL_MOST_S, len(process.ends) * _POLL_LEAST_S / 10))
+
+
+_OVER: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED})
+
+
+async def _look(process: Process, id: str, home: int) -> JobRecord | None:
+    """Read a job where it lives, or wherever it is, and hear the log up to it (G8)."""
+    if home < 0:
+        found = await _look_everywhere(process, id)
+        return found
+    record = await _look_at(process, id, home)
+    if record is not None and record.state in _OVER:
+        await _told(process, home)
+    return record
+
+
+async def _look_everywhere(process: Process, id: str) -> JobRecord | None:
+    first = partition_of(id, process.partitions)
+    for index in (first, *(other for other in range(process.partitions) if other != first)):
+        record = await _look_at(process, id, index)
+        if record is not None:
+            if record.state in _OVER:
+                await _told(process, index)
+            return record
+    return None
+
+
+async def _look_at(process: Process, id: str, index: int) -> JobRecord | None:
+    sent_ns = process.clock.instant_ns()
+    record, news = await process.store.partitions[index].job(id, process.since(index))
+    process.heard(index, news, sent_ns)
+    return record
+
+
+async def _told(process: Process, home: int) -> None:
+    """Somebody is about to be told of an end: its effects elsewhere came before it, so hear those logs, too."""
+    if process.partitions > 1:
+        await process.catch_up(but=home)
+    process.cache.told()
+
+
+def _missing(process: Process, id: str, *, known: bool, waited_s: float) -> None:
+    if process.partitions > 1 and waited_s < _ARRIVES_S and known:
+        return
+    if known:
+        raise ResultExpired(f"job {id} is no longer kept: it ended and its result_ttl is over, or it was deleted")
+    raise UnknownJob(f"no job {id!r} is known: it was never enqueued, was deleted, or its retention is over")
+
+
+async def _parent_failed(process: Process, record: JobRecord) -> ParentFailed:
+    parent = await _look_everywhere(process, record.stuck_on)
+    failure = Failure.decode(parent.error if parent else None)
+    text = f"job {record.id} waits for job {record.stuck_on}, which failed: {failure.message}"
+    return ParentFailed(failure.type, text, failure.traceback)
+
+
+def _result_of(program: Program, record: JobRecord) -> Any:
+    match record.state:
+        case JobState.SUCCEEDED:
+            if record.result is None:
+                raise ResultExpired(f"job {record.id} succeeded, and its result is no longer kept")
+            spec = program.registry.tasks.get(record.task)
+            codec = spec.result if spec else codec_of(Any)
+            try:
+                return codec.decode(record.result)
+            except CorruptBytes as error:
+                raise ResultExpired(f"job {record.id} succeeded, and its result cannot be read: {error}") from error
+        case JobState.FAILED:
+            failure = Failure.decode(record.error)
+            if not record.error:
+                raise JobFailed("WorkerLost", record.reason)
+            raise JobFailed(failure.type, failure.message, failure.traceback)
+        case _:
+            raise JobCancelled(f"job {record.id} {record.state.value}: {record.reason or 'no reason was given'}")
+
+
+# -- nobody is there
+
+
+async def _tell_if_lonely(program: Program, process: Process, record: JobRecord) -> None:
+    """Say which queue has no worker, where, and what starts one."""
+    if record.state not in (JobState.READY, JobState.HELD) or not process.ends.may_tell(record.queue):
+        return
+    instances = [one for partition in process.store.partitions for one in await partition.instances()]
+    serving = [one for one in instances if record.queue in one.queues]
+    if any(not one.tasks or record.task in one.tasks for one in serving):
+        return
+    lacking = f"and no worker that serves it knows task {record.task!r}" if serving else "and no worker serves it"
+    _log.warning(
+        "job %s waits in queue %r of %s, %s; start one with: %s",
+        record.id,
+        record.queue,
+        process.store.url,
+        lacking,
+        worker_command(program, record.queue),
+    )
+
+
+def worker_command(program: Program, queue: str) -> str:
+    """Return the command line that starts a worker for a queue."""
+    command = f"selaras worker {program.reference()}"
+    return command if queue in program.registry.queues(program.settings.queue) else f"{command} -q {queue}"
+
+
+# -- by hand
+
+
+async def find(program: Program, id: str, home: int) -> JobRecord:
+    """Return a job's record. Raises UnknownJob."""
+    process = program.process()
+    await process.open()
+    record = await _look(process, id, home)
+    if record is None:
+        raise UnknownJob(f"no job {id!r} is known: it was never enqueued, was deleted, or its retention is over")
+    return record
+
+
+async def cancel_job(program: Program, id: str, home: int, reason: str, *, held: Session | None) -> bool:
+    """Cancel a job. See `Job.cancel`."""
+    if held is not None:
+        before = len(held.children)
+        held.children[:] = [child for child in held.children if child.id != id]
+        if len(held.children) != before:
+            return True
+    process = program.process()
+    await process.open()
+    for partition in _likely(process, id, home):
+        state, did = await partition.cancel(id, reason)
+        if state is not None:
+            await relay(process.store)
+            return did
+    _unknown(id)
+
+
+async def retry_job(program: Program, id: str, home: int) -> None:
+    """Revive a job. See `Job.retry`."""
+    process = program.process()
+    await process.open()
+    for partition in _likely(process, id, home):
+        admission = await partition.revive(id)
+        if admission.refusal is Refusal.UNKNOWN_JOB:
+            continue
+        if admission.refusal is not None:
+            held_by = f": job {admission.id} holds its unique key" if admission.id != id else ""
+            raise SelarasError(f"job {id} is {admission.state.value}, and only a failed job is retried by hand{held_by}")
+        await relay(process.store)
+        return
+    _unknown(id)
+
+
+def _likely(process: Process, id: str, home: int) -> list[Any]:
+    first = home if home >= 0 else partition_of(id, process.partitions)
+    return [process.store.partitions[first], *(p for p in process.store.partitions if p.index != first)]
+
+
+def _unknown(id: str) -> NoReturn:
+    raise UnknownJob(f"no job {id!r} is known: it was never enqueued, was deleted, or its retention is over")

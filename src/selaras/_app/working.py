@@ -1,0 +1,107 @@
+"""Makes workers for an app."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from selaras._app.program import Program
+from selaras._core.durations import Duration, duration_us
+
+if TYPE_CHECKING:  # a producer never needs a worker's modules
+    from selaras._contracts.observer import Observer
+    from selaras._worker.exits import Exit
+    from selaras._worker.worker import Worker
+
+
+class WorkerOptions(TypedDict, total=False):
+    """How a worker differs from the app's settings.
+
+    Attributes:
+        queues: those it serves; by default all that the app's tasks are declared in.
+        burst: stop when nothing is left to do.
+        owns_process: the process is here for this worker alone: it hears signals, and may be ended by it.
+    """
+
+    queues: Sequence[str]
+    name: str
+    concurrency: int
+    threads: int
+    processes: int
+    lease: Duration
+    heartbeat: Duration
+    grace: Duration
+    burst: bool
+    observer: Observer | None
+    owns_process: bool
+
+
+class AppWorker:
+    """A worker of an app, on the loop that runs it."""
+
+    def __init__(self, program: Program, options: WorkerOptions) -> None:
+        self._program = program
+        self._options = options
+        self._worker: Worker | None = None
+        self._stopped: bool | None = None
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues it serves."""
+        self._program.registry.complete()
+        return tuple(self._options.get("queues") or self._program.registry.queues(self._program.settings.queue))
+
+    async def run(self) -> Exit:
+        """Work until told to stop; with `burst`, until nothing is left to do."""
+        from selaras._app.host import AppHost
+        from selaras._worker.exits import Exit
+        from selaras._worker.worker import Worker
+
+        process = self._program.process()
+        await process.open()
+        if self._stopped is not None:
+            return Exit.STOPPED
+        options, settings = self._options, self._program.settings
+        self._worker = Worker(
+            process.store,
+            AppHost(self._program, process),
+            process.clock,
+            process.entropy,
+            queues=self.queues,
+            name=options.get("name", ""),
+            concurrency=options.get("concurrency", settings.concurrency),
+            threads=options.get("threads", settings.threads),
+            processes=options.get("processes", settings.processes),
+            lease_us=_us(options.get("lease"), settings.lease, "lease"),
+            heartbeat_us=_us(options.get("heartbeat"), settings.heartbeat, "heartbeat"),
+            grace_us=_us(options.get("grace"), settings.grace, "grace"),
+            burst=options.get("burst", False),
+            observer=options.get("observer"),
+            owns_process=options.get("owns_process", False),
+        )
+        process.users += 1
+        try:
+            return await self._worker.run()
+        finally:
+            process.users -= 1
+
+    def stop(self) -> None:
+        """Stop in order: no more claims, what runs may finish within the grace. From any thread."""
+        self._stopped = False
+        if self._worker is not None:
+            self._worker.stop()
+
+    def halt(self) -> None:
+        """Stop at once. From any thread."""
+        self._stopped = True
+        if self._worker is not None:
+            self._worker.halt()
+
+
+def make_worker(program: Program, options: WorkerOptions) -> AppWorker:
+    """Make a worker that starts when it is run."""
+    return AppWorker(program, options)
+
+
+def _us(given: Duration | None, default: int, name: str) -> int:
+    return default if given is None else duration_us(given, name=name)

@@ -1,0 +1,132 @@
+"""`key.writing()`: an intent around a datastore write that no task declared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+
+from selaras._app.elsewhere import settle
+from selaras._app.process import Holder, Process
+from selaras._app.program import Program
+from selaras._cache.family import Slot
+from selaras._cache.session import SESSION, Session, SessionKind
+from selaras._contracts.partition import Grant, Owner
+from selaras._core.errors import LeaseLost, SelarasError, StoreUnavailable
+from selaras._core.jobs.job import JobKind, NewJob, Settled, Settlement
+from selaras._core.jobs.states import JobEvent
+
+
+class Writing:
+    """A scope: from its beginning to its end nothing is stored for its keys. Not re-usable.
+
+    Inside, puts and enqueued jobs wait for the scope's success; when the body raises they are dropped; when the
+    process dies they are released, since the commit may have happened.
+
+    Raises:
+        StoreUnavailable: on entry: the intent could not be planted; write nothing.
+        LeaseLost: on exit: the lease had run out meanwhile. The keys were voided once more, so nothing stale stays;
+            puts were refused.
+    """
+
+    def __init__(self, program: Program, slots: Sequence[Slot]) -> None:
+        self._program = program
+        self._slots = tuple(slots)
+        self._session: Session | None = None
+        self._holder: Holder | None = None
+
+    async def __aenter__(self) -> Writing:
+        if self._session is not None:
+            raise SelarasError("a writing() scope is entered once: make another one")
+        process = self._program.process()
+        await process.open()
+        self._holder, self._session = await self._begin(process)
+        SESSION.set(self._session)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        # Not reset by a token: fixtures and generators may leave in another context than they entered in.
+        SESSION.set(self._session.parent)
+        settled = await asyncio.shield(self._end(success=error is None))
+        if error is not None:
+            return
+        if settled is None:
+            raise StoreUnavailable(
+                f"the end of writing {self._names()} could not be stored: nothing is cached for it until its lease ends"
+            )
+        if settled.refusal is not None:
+            raise LeaseLost(
+                f"the lease of writing {self._names()} ran out before its end; what is cached was voided once more"
+            )
+
+    async def _begin(self, process: Process) -> tuple[Holder, Session]:
+        home = self._slots[0].partition
+        own = {slot.key: slot for slot in self._slots if slot.family.during_write == "load"}
+        serves = {slot.key: slot for slot in self._slots if slot.family.during_write == "serve"}
+        job = NewJob(
+            id=process.new_id(home), task="writing", kind=JobKind.WRITING, writes=tuple(own), serves=tuple(serves)
+        )
+        holder, grant = await self._open(process, job, home)
+        # The instant after the reply: whatever began before may have missed what the scope must see (P1).
+        since_ns = process.clock.instant_ns()
+        owner = Owner(home, job.id, grant.fence)
+        for index in sorted({slot.partition for slot in own.values()} - {home}):
+            sent_ns = process.clock.instant_ns()
+            keys = [key for key, slot in own.items() if slot.partition == index]
+            planted = await process.store.partitions[index].plant(
+                holder.instance.id, owner, keys, process.since(index)
+            )
+            process.heard(index, planted.news, sent_ns)
+        process.cache.told(own)
+        return holder, Session(
+            SessionKind.WRITING,
+            since_ns,
+            home=home,
+            position=grant.news.tail.position,
+            instance=holder.instance.id,
+            owner=owner,
+            own=dict(own),
+            serves=dict(serves),
+            started=True,
+            parent=SESSION.get(),
+        )
+
+    async def _open(self, process: Process, job: NewJob, home: int) -> tuple[Holder, Grant]:
+        for _ in range(2):
+            holder = await process.holder(process.settings.lease)
+            sent_ns = process.clock.instant_ns()
+            grant = await process.store.partitions[home].open_scope(holder.instance.id, job, process.since(home))
+            process.heard(home, grant.news, sent_ns)
+            if grant.fence:
+                return holder, grant
+            holder.lost = True  # the store forgot this instance, as after a pause longer than its lease: enrol anew
+        raise LeaseLost(f"no lease could be had for writing {self._names()}: write nothing")
+
+    async def _end(self, *, success: bool) -> Settled | None:
+        assert self._session is not None and self._session.owner is not None and self._holder is not None
+        process, session, owner = self._program.process(), self._session, self._session.owner
+        effects = session.effects(success=success)
+        settlement = Settlement(
+            owner.job,
+            owner.fence,
+            JobEvent.SUCCEED if success else JobEvent.FAIL,
+            puts=effects.puts,
+            tags=effects.tags,
+            families=effects.families,
+            versions=effects.versions,
+            closes=effects.closes,
+            planted=effects.planted,
+            writes=tuple(session.own),
+        )
+        sent_ns = process.clock.instant_ns()
+        settled = await settle(process, self._holder, owner.home, settlement)
+        if settled is not None:
+            process.cache.told()
+            process.cache.settled(session, settled, partition=owner.home, sent_ns=sent_ns)
+        return settled
+
+    def _names(self) -> str:
+        return ", ".join(slot.key for slot in self._slots)
