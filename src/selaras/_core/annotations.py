@@ -259,7 +259,7 @@ class _Reader:
         hints = _hints(annotation, kind)
         shape = TypedDictShape(kind, kind.__name__)
         fields = {name: self.read(hint, f"{path}[{name!r}]") for name, hint in hints.items()}
-        shape.settle(fields, kind.__required_keys__)
+        shape.settle(fields, frozenset(name for name, hint in hints.items() if _is_required(kind, name, hint)))
         return shape
 
     def _pydantic(self, annotation: Any, kind: type, path: str) -> Shape:
@@ -267,6 +267,12 @@ class _Reader:
         from selaras._core.models import model_shape
 
         return model_shape(kind, path, self.read)
+
+
+def _is_required(kind: Any, name: str, hint: Any) -> bool:
+    # Where annotations are text, `__required_keys__` was made without reading them (python/cpython#97727).
+    origin = get_origin(hint)
+    return origin is Required or (name in kind.__required_keys__ and origin is not NotRequired)
 
 
 def _hints(annotation: Any, kind: type) -> dict[str, Any]:

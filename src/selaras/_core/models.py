@@ -45,7 +45,7 @@ class ModelShape(RecordShape):
         found: dict[str, Any] = data
         extra = found.get(_EXTRA) or {}
         names = {*found.get(_SET, ()), *extra}
-        return self.kind.model_construct(names, **{**model, **extra})  # type: ignore[attr-defined]
+        return self.kind.model_construct(names, **{**model, **extra})
 
 
 class FieldShape(Shape):

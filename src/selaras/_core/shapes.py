@@ -478,7 +478,7 @@ class RecordShape(Shape):
 
     kinds = frozenset({"map"})
 
-    def __init__(self, kind: type, name: str) -> None:
+    def __init__(self, kind: type[Any], name: str) -> None:
         self.kind = kind
         self.name = name
         self.wire = NO_WIRE
