@@ -40,6 +40,7 @@ from selaras._worker.attempts import Held, Roster
 from selaras._worker.company import Company
 from selaras._worker.heart import Beat
 from selaras._worker.telling import tell
+from selaras._worker.waiting import Alarm
 
 IN_FLIGHT_MOST: Final = 2
 SETTLE_AHEAD_NS: Final = 5_000_000
@@ -67,6 +68,7 @@ class Crew(Struct, frozen=True, kw_only=True):
     observer: Observer
     company: Company
     answered: Event  # set at each answer of a turn, for whoever waits for quiet
+    alarm: Alarm  # for when something is due
     queues: tuple[str, ...]
     partitions: int
     lease_ns: int
@@ -166,6 +168,7 @@ class Turner:
     def look(self, now_ns: int) -> None:
         """Turn if one is due: a job's time has come, or it was long ago."""
         if now_ns >= self.next_due_ns():
+            self._due_ns, self._turned_ns = 0, now_ns
             self.hungry = True
             self._nudged.set()
 
@@ -264,7 +267,8 @@ class Turner:
                 await self._nudged.wait()
 
     def _claims_wanted(self) -> int:
-        if not self.hungry or self.closing or self.lapsed:
+        # What is settled may set others free: they are claimed in the same step.
+        if not (self.hungry or self._pending) or self.closing or self.lapsed:
             return 0
         room = min(self._roster.room(), CLAIM_MOST)
         if room <= 0:
@@ -343,6 +347,7 @@ class Turner:
         self._has_received(request.number)  # after the claims are held: see heart.py
         self._turned_ns = now = self._now()
         self._due_ns = now + reply.next_due_us * 1_000 if reply.next_due_us >= 0 else 0
+        self._crew.alarm.by(self._due_ns or now + IDLE_TURN_NS)
         if request.limit and not reply.claims and not reply.more and sent.rung == self._rung:
             self.hungry = False  # and the store rings us when there is work
         elif reply.more:

@@ -23,3 +23,23 @@ async def within(clock: Clock, seconds: float, *events: Event) -> bool:
 
 async def _wait(event: Event) -> None:
     await event.wait()
+
+
+class Alarm:
+    """A time to wake at that others may move forward."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at_ns = 0
+        self._moved = Event()
+
+    def by(self, at_ns: int) -> None:
+        """Wake no later than `at_ns`."""
+        if at_ns < self._at_ns:
+            self._moved.set()
+
+    async def wait(self, at_ns: int) -> None:
+        """Wait until `at_ns`, or until somebody needs it sooner."""
+        self._at_ns = at_ns
+        self._moved.clear()
+        await within(self._clock, (at_ns - self._clock.instant_ns()) / 1e9, self._moved)

@@ -48,7 +48,7 @@ from selaras._worker.telling import Silence, tell
 from selaras._worker.tenure import Tenure
 from selaras._worker.threads import Threads
 from selaras._worker.turning import AGAIN, Crew
-from selaras._worker.waiting import within
+from selaras._worker.waiting import Alarm, within
 from selaras._worker.watch import Watch
 
 TICK: Final = 0.05
@@ -215,6 +215,7 @@ class Worker:
             observer=self._observer,
             company=company,
             answered=Event(),
+            alarm=Alarm(self._clock),
             queues=self._queues,
             partitions=len(self._store.partitions),
             lease_ns=self._lease_us * 1_000,
@@ -327,6 +328,7 @@ class Worker:
     def _begin_services(self, bell: Bell, crew: Crew) -> None:
         spawn = crew.company.spawn
         spawn(self._listen(bell))
+        spawn(self._keep_time(crew))
         spawn(self._tick(crew))
         spawn(self._renew(bell))
         for partition in self._store.partitions:
@@ -337,26 +339,27 @@ class Worker:
             spawn(self._stop_when_done(crew))
 
     async def _listen(self, bell: Bell) -> None:
-        """Pass the bell on, and wake turners whose time has come."""
+        """Pass the bell on."""
         while True:
             try:
-                rang = await bell.wait(self._listening_time())
+                rang = await bell.wait(BELL_MOST)
             except Exception as error:  # noqa: BLE001 - a bell is a hint: without it the clock wakes us
                 tell(self._observer, Trouble(where="the bell", error=f"{type(error).__name__}: {error}"))
                 rang = True
                 await self._clock.sleep(BELL_MOST)
-            now = self._now()
             tenure = self._tenures[-1]
-            for turner in tenure.turners:
-                if rang:
+            if rang:
+                for turner in tenure.turners:
                     turner.ring()
-                else:
-                    turner.look(now)
-            tenure.look_at_leases(now)
+            tenure.look_at_leases(self._now())
 
-    def _listening_time(self) -> float:
-        due_ns = min(turner.next_due_ns() for turner in self._tenures[-1].turners)
-        return min(max(due_ns - self._now(), 1_000_000) / 1e9, BELL_MOST)
+    async def _keep_time(self, crew: Crew) -> None:
+        """Wake turners whose time has come: a scheduled job, or the look of an idle worker."""
+        while True:
+            await crew.alarm.wait(min(turner.next_due_ns() for turner in self._tenures[-1].turners))
+            now = self._now()
+            for turner in self._tenures[-1].turners:
+                turner.look(now)
 
     async def _tick(self, crew: Crew) -> None:
         """Look at deadlines, leases and progress while something runs."""

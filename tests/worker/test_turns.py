@@ -1,0 +1,326 @@
+"""The turn loop: what it sends, repeats, applies and leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from selaras._contracts.partition import TurnReply, TurnRequest
+from selaras._core.errors import StoreUnavailable
+from selaras._core.events import SettleRefused, StoreBack, StoreLost, Turned
+from selaras._core.jobs.states import JobEvent, JobState
+from tests.worker.ground import THREAD, Ground, Turning, working
+from tests.worker.host import PlainRun, Task, for_ever, nothing
+
+
+async def test_a_job_is_claimed_run_and_settled() -> None:
+    async with working({"n": Task(nothing)}) as ground:
+        await ground.enqueue("n", "a", "b")
+
+        await ground.until_state("b", JobState.SUCCEEDED)
+
+        assert ground.host.started == ["a", "b"]
+
+
+async def test_news_are_applied_before_what_the_reply_claimed_is_prepared() -> None:
+    ground = Ground({"n": Task(nothing)}, burst=True)
+    seen: list[str] = []
+    heard, prepare = ground.host.heard, ground.host.prepare
+    ground.host.heard = lambda *news: (seen.append("heard"), heard(*news))[1]  # type: ignore[method-assign, func-returns-value]
+    ground.host.prepare = lambda *claim: (seen.append("prepared"), prepare(*claim))[1]  # type: ignore[method-assign]
+    await ground.enqueue("n", "a", writes=("k",))
+
+    await ground.worker.run()
+
+    assert seen[:2] == ["heard", "prepared"]
+
+
+async def test_a_lost_reply_is_asked_for_again_under_the_same_number() -> None:
+    """P16: the claim is not lost and not run twice."""
+    ground = Ground({"n": Task(nothing)}, burst=True)
+    lost: list[TurnRequest] = []
+
+    async def lose_claims_once(request: TurnRequest, turn: Turning) -> TurnReply:
+        reply = await turn(request)
+        if reply.claims and not lost:
+            lost.append(request)
+            raise StoreUnavailable("the reply was lost")
+        return reply
+
+    ground.partition.turning = lose_claims_once
+    await ground.enqueue("n", "a")
+
+    await ground.worker.run()
+
+    assert ground.host.started == ["a"]
+    assert [turn.number for turn in ground.partition.turns].count(lost[0].number) == 2
+    assert await ground.state("a") is JobState.SUCCEEDED
+
+
+async def test_a_settlement_whose_reply_was_lost_is_not_refused_when_it_is_repeated() -> None:
+    ground = Ground({"n": Task(nothing)}, burst=True)
+    lost: list[TurnRequest] = []
+
+    async def lose_settles_once(request: TurnRequest, turn: Turning) -> TurnReply:
+        reply = await turn(request)
+        if request.settlements and not lost:
+            lost.append(request)
+            raise StoreUnavailable("the reply was lost")
+        return reply
+
+    ground.partition.turning = lose_settles_once
+    await ground.enqueue("n", "a")
+
+    await ground.worker.run()
+
+    assert [settled.refusal for _, _, settled in ground.host.ended] == [None]
+    assert not ground.diary.of(SettleRefused)
+
+
+async def test_settlements_of_a_turn_that_a_later_one_overtook_are_sent_again() -> None:
+    """P16: the store answers a number below its last with what it remembers, and of this one it has nothing."""
+    ground = Ground({"n": Task(nothing)}, burst=True)
+    overtaken: list[TurnRequest] = []
+
+    async def overtake(request: TurnRequest, turn: Turning) -> TurnReply:
+        if request.settlements and not overtaken:
+            overtaken.append(request)
+            later = TurnRequest(instance=request.instance, number=request.number + 1, since=request.since)
+            await turn(later)
+            return await turn(request)
+        if overtaken:  # numbers go on above the one that overtook
+            return await turn(replace(request, number=request.number + 1))
+        return await turn(request)
+
+    ground.partition.turning = overtake
+    await ground.enqueue("n", "a")
+
+    await ground.worker.run()
+
+    assert await ground.state("a") is JobState.SUCCEEDED
+    assert ground.host.started == ["a"]
+
+
+async def test_a_store_that_is_away_is_asked_until_it_is_back() -> None:
+    """BR-045: the worker neither ends nor forgets; absence and return are told once."""
+    async with working({"n": Task(nothing)}) as ground:
+        away = True
+
+        async def be_away(request: TurnRequest, turn: Turning) -> TurnReply:
+            if away:
+                raise StoreUnavailable("connection refused")
+            return await turn(request)
+
+        ground.partition.turning = be_away
+        await ground.enqueue("n", "a")
+        await ground.until(lambda: len(ground.partition.turns) >= 4)
+        away = False
+
+        await ground.until_state("a", JobState.SUCCEEDED)
+
+        assert len(ground.diary.of(StoreLost)) == 1
+        assert len(ground.diary.of(StoreBack)) == 1
+        await ground.enqueue("n", "b")
+        await ground.until_state("b", JobState.SUCCEEDED)
+
+
+async def test_a_mistake_of_the_store_does_not_end_the_worker() -> None:
+    async with working({"n": Task(nothing)}) as ground:
+        failed: list[int] = []
+
+        async def fail_once(request: TurnRequest, turn: Turning) -> TurnReply:
+            if not failed:
+                failed.append(request.number)
+                raise ZeroDivisionError("a mistake")
+            return await turn(request)
+
+        ground.partition.turning = fail_once
+        await ground.enqueue("n", "a")
+
+        await ground.until_state("a", JobState.SUCCEEDED)
+
+
+async def test_at_most_two_turns_are_in_flight() -> None:
+    """P2."""
+    most = now = 0
+
+    async def count(request: TurnRequest, turn: Turning) -> TurnReply:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        reply = await turn(request)
+        now -= 1
+        return reply
+
+    ground = Ground({"n": Task(nothing)}, burst=True)
+    ground.partition.turning = count
+    await ground.enqueue("n", *map(str, range(800)))
+
+    await ground.worker.run()
+
+    assert most <= 2
+    assert len(ground.host.ended) == 800
+
+
+async def test_what_is_claimed_fits_the_slots_while_bodies_are_long() -> None:
+    """Nothing is hoarded: another worker may have the rest."""
+    async with working({"f": Task(for_ever)}, concurrency=3) as ground:
+        await ground.enqueue("f", *map(str, range(10)))
+
+        await ground.until(lambda: len(ground.host.started) == 3)
+        await asyncio.sleep(0.05)
+
+        claimed = sum(event.claimed for event in ground.diary.of(Turned))
+        assert claimed == 3
+
+
+async def test_of_plain_functions_no_more_are_claimed_than_there_are_threads() -> None:
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def wait(run: PlainRun) -> None:
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()  # type: ignore[arg-type]
+
+    async with working({"t": Task(wait, THREAD)}, threads=2) as ground:
+        await ground.enqueue("t", *map(str, range(10)))
+        await ground.until(lambda: len(ground.host.started) == 2)
+        await asyncio.sleep(0.05)
+
+        assert sum(event.claimed for event in ground.diary.of(Turned)) == 2
+        gate.set()
+        await ground.until_state("9", JobState.SUCCEEDED)
+
+
+async def test_an_idle_worker_makes_no_turns_and_wakes_at_once() -> None:
+    async with working({"n": Task(nothing)}) as ground:
+        await ground.enqueue("n", "a")
+        await ground.until_state("a", JobState.SUCCEEDED)
+        await asyncio.sleep(0.05)
+        before = len(ground.partition.turns)
+        await asyncio.sleep(1.2)
+        assert len(ground.partition.turns) == before
+
+        loop = asyncio.get_running_loop()
+        sent = loop.time()
+        await ground.enqueue("n", "b")
+        await ground.until(lambda: ground.host.started[-1] == "b")
+
+        assert loop.time() - sent < 0.1
+
+
+async def test_a_scheduled_job_starts_when_it_is_due() -> None:
+    async with working({"n": Task(nothing)}) as ground:
+        await ground.enqueue("n", "a", delay_us=150_000)
+
+        await ground.until_state("a", JobState.SUCCEEDED, 1.0)
+
+
+async def test_a_worker_with_a_free_slot_is_woken_while_another_body_runs() -> None:
+    async with working({"n": Task(nothing), "f": Task(for_ever)}) as ground:
+        await ground.enqueue("f", "long")
+        await ground.until(lambda: ground.host.started == ["long"])
+        await asyncio.sleep(0.02)
+
+        await ground.enqueue("n", "short")
+
+        await ground.until_state("short", JobState.SUCCEEDED, 0.5)
+
+
+@pytest.mark.parametrize("partitions", [4])
+async def test_every_partition_is_served(partitions: int) -> None:
+    ground = Ground({"n": Task(nothing)}, partitions=partitions, burst=True, concurrency=8)
+    for number, partition in enumerate(ground.store.partitions):
+        ground.partition = partition
+        await ground.enqueue("n", *(f"{number}-{each}" for each in range(50)))
+
+    await ground.worker.run()
+
+    assert len(ground.host.started) == 50 * partitions
+    assert all(settled.refusal is None for _, _, settled in ground.host.ended)
+
+
+async def test_an_attempt_that_the_host_ends_at_once_is_settled_and_not_run() -> None:
+    ground = Ground({"n": Task(nothing)}, burst=True)
+    await ground.enqueue("n", "bad", payload=b"\xff")
+    await ground.enqueue("n", "good")
+
+    await ground.worker.run()
+
+    assert ground.host.started == ["good"]
+    assert (await ground.job("bad")).reason == "corrupt"
+
+
+async def test_a_batch_that_could_not_be_made_ready_is_given_back_unstarted() -> None:
+    ground = Ground({"n": Task(nothing)}, burst=True)
+    tries: list[int] = []
+
+    async def get_ready(runs: Any) -> None:
+        tries.append(len(runs))
+        if len(tries) <= 3:
+            raise StoreUnavailable("the other partition is away")
+
+    ground.host.getting_ready = get_ready
+    await ground.enqueue("n", "a")
+
+    await ground.worker.run()
+
+    assert [settlement.event for _, settlement, _ in ground.host.ended] == [JobEvent.RELEASE, JobEvent.SUCCEED]
+    assert ground.host.started == ["a"]
+    assert (await ground.job("a")).attempt == 1
+
+
+async def test_other_partitions_hear_before_the_settle() -> None:
+    """P17."""
+    ground = Ground({"n": Task(nothing)}, partitions=2, burst=True)
+    told: list[str] = []
+
+    async def elsewhere(settlement: Any) -> None:
+        told.append(settlement.job)
+        if len(told) == 1:
+            raise StoreUnavailable("away")
+        assert await ground.state("a") is JobState.RUNNING
+
+    ground.host.elsewhere = elsewhere
+    await ground.enqueue("n", "a")
+
+    await ground.worker.run()
+
+    assert told == ["a", "a"]
+    assert await ground.state("a") is JobState.SUCCEEDED
+
+
+async def test_each_attempt_has_a_context_of_its_own() -> None:
+    """Also when it waited for a slot and the end of another attempt made room."""
+    name: ContextVar[str] = ContextVar("name", default="")
+    leaked: list[str] = []
+
+    async def body(run: PlainRun) -> None:
+        leaked.append(name.get())
+        name.set(run.claim.job)
+        await asyncio.sleep(0)
+
+    ground = Ground({"b": Task(body)}, burst=True, concurrency=2)
+    await ground.enqueue("b", *map(str, range(20)))
+
+    await ground.worker.run()
+
+    assert leaked == [""] * 20
+
+
+async def test_progress_is_carried_by_a_turn() -> None:
+    async def body(run: PlainRun) -> None:
+        run.host.reported.append((run.claim.job, run.claim.fence, b"half"))
+        await for_ever(run)
+
+    async with working({"b": Task(body)}) as ground:
+        await ground.enqueue("b", "a")
+
+        async def is_told() -> bool:
+            return (await ground.job("a")).progress == b"half"
+
+        await ground.until(is_told)
