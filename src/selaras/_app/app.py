@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from selaras._app.cached import Cached, CachedDecorator
 from selaras._app.call import Call, enqueue_calls
@@ -148,8 +148,8 @@ class Selaras:
         self,
         *,
         name: str | None = None,
-        ttl: Duration | None | Auto = AUTO,
-        ttl_none: Duration | None | Auto = AUTO,
+        ttl: Duration | Auto | None = AUTO,
+        ttl_none: Duration | Auto | None = AUTO,
         ignore: Sequence[str] = (),
         tags: Tagging = (),
         version: Callable[[Any], int] | None = None,
@@ -225,9 +225,7 @@ class Selaras:
         """Stand for the job of this id, of any task, which may or may not exist."""
         return Job(self._program, id, "", created=False)
 
-    def lock(
-        self, line: str | Key[Any], *, lease: Duration | None = None, timeout: Duration | None = None
-    ) -> Lock:
+    def lock(self, line: str | Key[Any], *, lease: Duration | None = None, timeout: Duration | None = None) -> Lock:
         """Hold a line, the same one that jobs stand in: `async with app.lock("mail:7") as lock: lock.fence`.
 
         Args:
@@ -239,7 +237,7 @@ class Selaras:
 
     # -- life
 
-    async def __aenter__(self) -> Selaras:
+    async def __aenter__(self) -> Self:
         process = self._program.process()
         await process.open()
         process.users += 1
@@ -253,7 +251,7 @@ class Selaras:
         await process.close()
 
     @asynccontextmanager
-    async def lifespan(self, _application: object = None) -> AsyncIterator[None]:
+    async def lifespan(self, _application: object = None) -> AsyncGenerator[None]:
         """Open and close it with a web application: `FastAPI(lifespan=app.lifespan)`."""
         async with self:
             yield

@@ -91,7 +91,9 @@ class Cached(Generic[P, V]):
             named = [tuple(arguments.named().values()) for arguments in several]
             values = await loader([parts[0] for parts in named] if single else list(named))
             if len(values) != len(several):
-                raise SelarasError(f"the batch loader of {name!r} was asked for {len(several)} values and gave {len(values)}")
+                raise SelarasError(
+                    f"the batch loader of {name!r} was asked for {len(several)} values and gave {len(values)}"
+                )
             return values
 
         self.family.family.load_many = load_many

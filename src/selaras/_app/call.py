@@ -71,7 +71,9 @@ class Call(Generic[R_co]):
         return (await enqueue_calls(self.program, (self,)))[0]
 
 
-def following(program: Program, spec: TaskSpec, options: Options, before: Call[Any], args: Any, kwargs: Any) -> Call[Any]:
+def following(
+    program: Program, spec: TaskSpec, options: Options, before: Call[Any], args: Any, kwargs: Any
+) -> Call[Any]:
     """Make the call of a step whose first argument is the value of `before`."""
     first = next(iter(spec.signature.parameters), None)
     if first is None:
@@ -98,7 +100,14 @@ async def enqueue_calls(program: Program, calls: Sequence[Call[R]]) -> list[Job[
         last.append(len(planned) - 1)
     placed = await place(program, planned)
     return [
-        Job(program, placed[index].id, call.spec.name, created=placed[index].created, replaced=placed[index].replaced,
-            home=placed[index].home, held=placed[index].held)
+        Job(
+            program,
+            placed[index].id,
+            call.spec.name,
+            created=placed[index].created,
+            replaced=placed[index].replaced,
+            home=placed[index].home,
+            held=placed[index].held,
+        )
         for call, index in zip(calls, last, strict=True)
     ]

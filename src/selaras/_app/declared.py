@@ -155,5 +155,7 @@ class TaskSpec:
 
     def needed_parameters(self) -> frozenset[str]:
         """Return the parameters that must be known when it is enqueued: those of its keys and its line."""
-        keys = frozenset[str]().union(*(plan.parameters() for plan in (*self.writes, *self.serves)))
-        return keys | (self.line.needs if self.line else frozenset())
+        needed = set[str](self.line.needs if self.line else ())
+        for plan in (*self.writes, *self.serves):
+            needed |= plan.parameters()
+        return frozenset(needed)

@@ -147,7 +147,9 @@ def _line(
 ) -> LinePlan | None:
     if not exclusive:
         if lock not in (AUTO, None):
-            raise ConfigurationError(f"task {task!r}: exclusive=False means no line, and lock={lock!r} names one: choose")
+            raise ConfigurationError(
+                f"task {task!r}: exclusive=False means no line, and lock={lock!r} names one: choose"
+            )
         return None
     if lock is None:
         return None
@@ -207,8 +209,8 @@ def declare_family(
     loader: Callable[..., Any],
     *,
     name: str | None = None,
-    ttl: Duration | None | Auto = AUTO,
-    ttl_none: Duration | None | Auto = AUTO,
+    ttl: Duration | Auto | None = AUTO,
+    ttl_none: Duration | Auto | None = AUTO,
     ignore: Sequence[str] = (),
     tags: Tagging = (),
     version: Callable[[Any], int] | None = None,
@@ -222,7 +224,9 @@ def declare_family(
     parameters = inspect.signature(loader).parameters
     for left_out in ignore:
         if left_out not in parameters:
-            raise ConfigurationError(f"family {name!r}: ignore={left_out!r}: it has no such parameter ({_listed(parameters)})")
+            raise ConfigurationError(
+                f"family {name!r}: ignore={left_out!r}: it has no such parameter ({_listed(parameters)})"
+            )
     if during_write not in ("load", "serve"):
         raise ConfigurationError(f"family {name!r}: during_write={during_write!r}: give 'load' or 'serve'")
     unknown = set(tiers) - {"local", "shared"}
@@ -249,7 +253,7 @@ def declare_family(
     return spec
 
 
-def _ttl(family: str, option: str, default: int | None, value: Duration | None | Auto) -> int | None:
+def _ttl(family: str, option: str, default: int | None, value: Duration | Auto | None) -> int | None:
     if isinstance(value, Auto):
         return default
     return None if value is None else duration_us(value, name=f"family {family!r}: {option}")
@@ -275,9 +279,7 @@ def _loader(function: Callable[..., Any]) -> Callable[[Any], Coroutine[Any, Any,
     return load
 
 
-def _tagging(
-    family: str, tags: Tagging, signature: Signature
-) -> Callable[[Any, Any], tuple[str, ...]] | None:
+def _tagging(family: str, tags: Tagging, signature: Signature) -> Callable[[Any, Any], tuple[str, ...]] | None:
     if callable(tags):
         of_value = tags
         return lambda _arguments, value: tuple(str(tag) for tag in of_value(value))
@@ -305,26 +307,29 @@ def _tag_template(family: str, text: str, signature: Signature) -> tuple[str, st
 
 
 def _name_of(function: Callable[..., Any], name: str | None, what: str) -> str:
-    if not callable(function):  # pyright: ignore[reportUnnecessaryComparison] - called with users' values
-        raise ConfigurationError(f"@app.{'task' if what == 'task' else 'cached'} decorates a function, not {function!r}")
     _refuse_method(function, what)
+    if not callable(function):
+        raise ConfigurationError(
+            f"@app.{'task' if what == 'task' else 'cached'} decorates a function, not {function!r}"
+        )
     given = name if name is not None else getattr(function, "__name__", "")
     if given == "<lambda>" or not given:
         raise ConfigurationError(f"{_place(function)}: a {what} without a name of its own needs name=")
     return checked_name(given, what=what)
 
 
-def _refuse_method(function: Callable[..., Any], what: str) -> None:
+def _refuse_method(function: Any, what: str) -> None:
     """A method's `self` is an address in memory: no name of anything another process could find."""
-    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    name = str(getattr(function, "__qualname__", ""))
+    owner = name.rpartition(".")[0]
     if isinstance(function, (staticmethod, classmethod, property)) or (owner and not owner.endswith("<locals>")):
         raise ConfigurationError(
-            f"{_place(function)}: a {what} is a plain function, and {getattr(function, '__qualname__', function)!r} belongs "
+            f"{_place(function)}: a {what} is a plain function, and {name or what!r} belongs "
             f"to a class: move it out, and give it what it needs of the object as parameters"
         )
 
 
-def _place(function: Callable[..., Any]) -> str:
+def _place(function: Any) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
 

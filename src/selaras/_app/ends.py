@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
@@ -46,7 +46,7 @@ class Ends:
         return len(self._watches)
 
     @contextmanager
-    def watch(self, job: str) -> Iterator[Watch]:
+    def watch(self, job: str) -> Generator[Watch]:
         """Watch a job while this is entered."""
         watch = Watch()
         with self._lock:

@@ -24,7 +24,7 @@ from selaras._core.codec import CorruptBytes
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import Claim, Settled, Settlement
 from selaras._core.jobs.lifecycle import FINAL
-from selaras._core.jobs.outcome import End, Failed, Misfit, Released, Unreadable, settlement_of
+from selaras._core.jobs.outcome import End, Failed, Misfit, Unreadable, settlement_of
 from selaras._core.jobs.retry import Policy
 from selaras._core.positions import Cursor, News
 from selaras._core.routing import partition_of
@@ -62,7 +62,7 @@ class AppHost:
 
     def since(self, partition: int) -> Cursor:
         """See `Host`."""
-        return self._cache.cursor(partition)
+        return self._process.since(partition)
 
     def heard(self, partition: int, news: News, sent_ns: int) -> None:
         """See `Host`."""

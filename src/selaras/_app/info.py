@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -17,8 +17,8 @@ from selaras._core.jobs.job import Ended, JobRecord
 from selaras._core.jobs.states import JobState
 from selaras._core.signature import Unbindable
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_LAST: Final = datetime.max.replace(tzinfo=timezone.utc)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 _PROGRESS: Final = msgspec.msgpack.Decoder(Progress)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -13,6 +13,7 @@ from selaras._app.writing import Writing
 from selaras._cache.family import Slot
 from selaras._core.cache.freshness import Level
 from selaras._core.durations import duration_us
+from selaras._core.errors import ConfigurationError
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
@@ -23,8 +24,10 @@ Fresh: TypeAlias = Literal["strict", "causal"] | float | timedelta
 
 def level_of(fresh: Fresh) -> Level:
     """Return the cache's word for it."""
-    if fresh == "strict" or fresh == "causal":
-        return fresh
+    if isinstance(fresh, str):
+        if fresh in ("strict", "causal"):
+            return fresh
+        raise ConfigurationError(f"fresh={fresh!r}: give 'strict', 'causal', or at most how many seconds old")
     return duration_us(fresh, name="fresh")
 
 

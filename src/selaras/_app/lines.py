@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from selaras._app.elsewhere import settle
 from selaras._app.process import Holder, Process
@@ -66,7 +66,7 @@ class Lock:
     def __repr__(self) -> str:
         return f"<lock {self.name}>"
 
-    async def __aenter__(self) -> Lock:
+    async def __aenter__(self) -> Self:
         if self._hold is not None:
             raise SelarasError(f"{self!r} is held already: make another one with app.lock()")
         outer = held_here(self.name)
@@ -94,7 +94,8 @@ class Lock:
     ) -> None:
         if self._hold is None:
             return  # an outer hold goes on
-        assert self._job is not None and self._holder is not None
+        assert self._job is not None
+        assert self._holder is not None
         self._hold.open = False
         self._hold = None
         HELD.set(self._before)

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
@@ -35,7 +35,9 @@ class Address(Struct, frozen=True):
     shown: str
 
 
-def address_of(url: str | None, namespace: str, origin: Origin, environment: Mapping[str, str] | None = None) -> Address:
+def address_of(
+    url: str | None, namespace: str, origin: Origin, environment: Mapping[str, str] | None = None
+) -> Address:
     """Read a URL: the program's, else $SELARAS_URL, else a file beside the program.
 
     Raises:
@@ -76,8 +78,15 @@ def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy
         return MemoryStore(clock, partitions=count, entropy=entropy)
     from selaras._stores.sqlite import SqliteStore
 
-    more: dict[str, Any] = {key: value for key, value in address.options.items() if key != "partitions"}
-    return SqliteStore(Path(address.path), clock, partitions=count, entropy=entropy, **more)
+    match address.options.get("synchronous", "normal"):
+        case ("normal" | "full") as synchronous:
+            pass
+        case other:
+            raise ConfigurationError(f"{address.shown}: synchronous={other!r}: give 'normal' or 'full'")
+    # The protocol's `partitions` is a plain attribute, which makes a store of one kind of partition look unlike it.
+    return cast(
+        Store, SqliteStore(Path(address.path), clock, partitions=count, entropy=entropy, synchronous=synchronous)
+    )
 
 
 _PASSWORD: Final = re.compile(r"(?<=://)([^/@\s]*?)(:[^@/\s]*)@")
@@ -96,7 +105,9 @@ def _file_of(url: str, host: str, path: str, namespace: str, base: Path) -> Path
         )
     name = unquote(path[1:])
     if not name:
-        raise ConfigurationError(f"{url} names no file: sqlite:///{DEFAULT_FILE} is relative, sqlite:////data/jobs.db absolute")
+        raise ConfigurationError(
+            f"{url} names no file: sqlite:///{DEFAULT_FILE} is relative, sqlite:////data/jobs.db absolute"
+        )
     file = (base / name).resolve()
     if namespace:
         file = file.with_name(f"{file.stem}-{_safe(namespace)}{file.suffix}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta, timezone
-from typing import Any, Literal, TypeAlias
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -85,13 +85,13 @@ def options_from(
     )
 
 
-def _delay_us(delay: Duration) -> int:
+def _delay_us(delay: object) -> int:
     if isinstance(delay, (datetime, date)):
         raise ConfigurationError(f"delay={delay!r} is an instant: give it as at=, with a time zone")
-    return duration_us(delay, name="delay")
+    return duration_us(cast(Duration, delay), name="delay")
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 
 

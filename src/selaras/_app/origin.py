@@ -31,7 +31,7 @@ class Origin(Struct, frozen=True):
 
 def calling_module() -> Origin:
     """Return the first module up the stack that is none of ours."""
-    frame = sys._getframe(1)  # noqa: SLF001 - the one way to know who calls
+    frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one way to know who calls
     while frame.f_back and _is_ours(str(frame.f_globals.get("__name__", ""))):
         frame = frame.f_back
     return Origin(str(frame.f_globals.get("__name__", "__main__")), str(frame.f_globals.get("__file__") or ""))

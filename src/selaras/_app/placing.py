@@ -33,7 +33,7 @@ Proceed: TypeAlias = Callable[[Message], Awaitable[Admission]]
 class Planned:
     """A job to be: its task, arguments and options, and the step of the same batch that it follows."""
 
-    __slots__ = ("arguments", "follows", "id", "home", "options", "spec")
+    __slots__ = ("arguments", "follows", "home", "id", "options", "spec")
 
     def __init__(self, spec: TaskSpec, arguments: Arguments, options: Options, follows: Planned | None) -> None:
         self.spec = spec
@@ -87,7 +87,7 @@ async def _job_of(program: Program, process: Process, planned: Planned, scope: S
     follows = planned.follows
     parents: tuple[Parent, ...] = ()
     if options.parents:
-        parents = tuple([Parent(*(await _named(process, after)), edge=edge) for after, edge in options.parents])
+        parents = tuple([await _parent(process, after, edge) for after, edge in options.parents])
     if follows is not None:
         parents = (Parent(follows.id, Edge.VALUE, follows.home), *parents)
     writes: tuple[str, ...] = ()
@@ -101,12 +101,11 @@ async def _job_of(program: Program, process: Process, planned: Planned, scope: S
         line = spec.line.line(named, partitions) if spec.line is not None else ""
     policy = spec.policy
     home = _wanted_home(process.partitions, line, options.unique, parents)
-    id = options.id or process.new_id(home)
-    planned.id = id
-    planned.home = partition_of(line or id, process.partitions)
+    planned.id = options.id or process.new_id(home)
+    planned.home = partition_of(line or planned.id, process.partitions)
     signature = spec.signature if follows is None else spec.rest
     return NewJob(
-        id=id,
+        id=planned.id,
         task=spec.name,
         payload=signature.encode(planned.arguments, most=program.settings.max_payload),
         meta=_meta(options, follows=follows is not None),
@@ -145,11 +144,11 @@ def _wanted_home(partitions: int, line: str, unique: str, parents: Sequence[Pare
     return parents[0].home if parents else -1
 
 
-async def _named(process: Process, after: Any) -> tuple[str, int]:
-    """Return the id and home of a job that is waited for."""
-    id = after if isinstance(after, str) else str(after.id)
+async def _parent(process: Process, after: Any, edge: Edge) -> Parent:
+    """Return a job that is waited for: its id, or a `Job`, and the partition that knows it."""
+    name = after if isinstance(after, str) else str(after.id)
     home = -1 if isinstance(after, str) else int(after.home)
-    return id, home if home >= 0 else await find_home(process, id)
+    return Parent(name, edge, home if home >= 0 else await find_home(process, name))
 
 
 async def find_home(process: Process, id: str) -> int:
@@ -198,9 +197,7 @@ async def _hold(process: Process, jobs: Sequence[NewJob], scope: Session) -> lis
 # -- through middleware
 
 
-async def _around(
-    program: Program, process: Process, job: NewJob, planned: Planned, scope: Session | None
-) -> Placed:
+async def _around(program: Program, process: Process, job: NewJob, planned: Planned, scope: Session | None) -> Placed:
     placed: list[Placed] = []
 
     async def innermost(message: Message) -> Admission:
@@ -288,9 +285,7 @@ async def reserve(process: Process, job: NewJob, home: int) -> Placed | None:
 StillHolds: TypeAlias = Callable[[JobRecord, NewJob], bool]
 
 
-async def _take(
-    process: Process, at: int, name: str, job: NewJob, home: int, still_holds: StillHolds
-) -> Placed | None:
+async def _take(process: Process, at: int, name: str, job: NewJob, home: int, still_holds: StillHolds) -> Placed | None:
     """Take a directory entry, from a holder that has no right to it any more if need be."""
     entry = await process.store.partitions[at].reserve(name, job.id, home, "")
     waited_s = 0.0

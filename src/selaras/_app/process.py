@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import Lock
@@ -39,9 +39,7 @@ class Holder:
     def __init__(self, store: Store, clock: Clock, instance: Instance, enrolled_ns: int) -> None:
         self.instance = instance
         self.lost = False
-        self.heart = Heart(
-            store, clock, instance, enrolled_ns=enrolled_ns, state=self._state, on_reply=self._heard
-        )
+        self.heart = Heart(store, clock, instance, enrolled_ns=enrolled_ns, state=self._state, on_reply=self._heard)
         self._abandoned: dict[int, set[Attempt]] = {}
 
     def abandon(self, partition: int, attempt: Attempt) -> None:
@@ -187,9 +185,9 @@ class Process:
     def new_id(self, home: int = -1) -> str:
         """Return a new id; with `home`, one whose own hash is that partition, so that the id alone finds the job."""
         while True:
-            id = format(self.entropy.getrandbits(_ID_BITS), "020x")
-            if home < 0 or self.partitions == 1 or partition_of(id, self.partitions) == home:
-                return id
+            made = format(self.entropy.getrandbits(_ID_BITS), "020x")
+            if home < 0 or self.partitions == 1 or partition_of(made, self.partitions) == home:
+                return made
 
 
 class Processes:
@@ -223,7 +221,7 @@ class Processes:
         self._current = None
 
     @contextmanager
-    def standing_in(self, process: Process) -> Iterator[Process]:
+    def standing_in(self, process: Process) -> Generator[Process]:
         """Let another state be this process's for a while: tests run a program on a store and clock of theirs."""
         before, self._current = self._current, process
         try:

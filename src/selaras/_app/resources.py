@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from asyncio import Lock
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
@@ -36,6 +36,9 @@ class Opened:
 
     def __bool__(self) -> bool:
         return bool(self._values)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
 
     async def close(self) -> None:
         """Close all; each is closed whatever the others raise."""
@@ -90,7 +93,9 @@ class Resource(Generic[T]):
         return self._resources.get(self.name, self.lifetime)
 
     @contextmanager
-    def override(self, factory: Callable[[], AsyncIterator[T]] | Callable[[], Iterator[T]] | Callable[[], T]) -> Iterator[None]:
+    def override(
+        self, factory: Callable[[], AsyncIterator[T]] | Callable[[], Iterator[T]] | Callable[[], T]
+    ) -> Generator[None]:
         """Use another factory while this is entered, for what is opened meanwhile."""
         before = self._resources.overrides.get(self.name)
         self._resources.overrides[self.name] = factory

@@ -99,7 +99,13 @@ class AttemptRun:
         claim = self.claim
         deadline = instant(self.process.clock.wall_us() + self.timeout_us) if self.timeout_us else None
         return CurrentJob(
-            claim.job, claim.task, claim.queue, claim.number, claim.fence, deadline, lambda data: self._report(self, data)
+            claim.job,
+            claim.task,
+            claim.queue,
+            claim.number,
+            claim.fence,
+            deadline,
+            lambda data: self._report(self, data),
         )
 
     def opened(self) -> Opened:
@@ -120,12 +126,17 @@ class AttemptRun:
         try:
             value = await self._run_body(executors)
         except asyncio.CancelledError as error:
-            if self.stopping is None and _is_cancelled_from_outside():
+            if self._is_cancelled_from_outside():
                 raise
             return await self._ended(Raised(error))
         except BaseException as error:  # noqa: BLE001 - a body may raise anything; that is its outcome
             return await self._ended(Raised(error))
         return await self._ended_well(value)
+
+    def _is_cancelled_from_outside(self) -> bool:
+        """Say whether somebody cancelled the task who isn't the worker, as a loop does that ends."""
+        task = asyncio.current_task()
+        return self.stopping is None and task is not None and task.cancelling() > 0
 
     def unstarted(self) -> Settlement:
         """See `Run`."""
@@ -221,7 +232,9 @@ class AttemptRun:
         else:
             settlement = settlement_of(claim, end, self.policy, self.process.entropy)
         success = settlement.event is JobEvent.SUCCEED
-        if not (claim.writes or session.puts or session.planted or session.tags or session.families or session.children):
+        if not (
+            claim.writes or session.puts or session.planted or session.tags or session.families or session.children
+        ):
             return settlement
         effects = session.effects(success=success)
         return replace(
@@ -239,11 +252,13 @@ class AttemptRun:
     # -- in a child process
 
     async def _in_process(self, executors: Executors) -> Settlement:
-        request = msgspec.msgpack.encode(Request(self.claim, self.partition, self.session.since_ns, self.session.instance))
+        request = msgspec.msgpack.encode(
+            Request(self.claim, self.partition, self.session.since_ns, self.session.instance)
+        )
         try:
             answer = await executors.in_process(request)
         except asyncio.CancelledError as error:
-            if self.stopping is None and _is_cancelled_from_outside():
+            if self._is_cancelled_from_outside():
                 raise
             return self._settlement(Raised(error))
         except ProcessDied as error:
@@ -287,12 +302,6 @@ def _wrapped(
     proceed: Callable[[], Awaitable[object]],
 ) -> Callable[[], Awaitable[object]]:
     return lambda: around(current, headers, proceed)
-
-
-def _is_cancelled_from_outside() -> bool:
-    """Say whether the task itself was cancelled, and not only the body that it runs."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _stopped(stop: Stop) -> End:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.relaying import relay
 from selaras._cache.session import SESSION, Session
+from selaras._contracts.partition import Partition
 from selaras._core.codec import CorruptBytes, codec_of
 from selaras._core.errors import (
     JobCancelled,
@@ -97,8 +98,7 @@ _OVER: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLE
 async def _look(process: Process, id: str, home: int) -> JobRecord | None:
     """Read a job where it lives, or wherever it is, and hear the log up to it (G8)."""
     if home < 0:
-        found = await _look_everywhere(process, id)
-        return found
+        return await _look_everywhere(process, id)
     record = await _look_at(process, id, home)
     if record is not None and record.state in _OVER:
         await _told(process, home)
@@ -135,7 +135,7 @@ def _missing(process: Process, id: str, *, known: bool, waited_s: float) -> None
         return
     if known:
         raise ResultExpired(f"job {id} is no longer kept: it ended and its result_ttl is over, or it was deleted")
-    raise UnknownJob(f"no job {id!r} is known: it was never enqueued, was deleted, or its retention is over")
+    raise _unknown(id)
 
 
 async def _parent_failed(process: Process, record: JobRecord) -> ParentFailed:
@@ -202,7 +202,7 @@ async def find(program: Program, id: str, home: int) -> JobRecord:
     await process.open()
     record = await _look(process, id, home)
     if record is None:
-        raise UnknownJob(f"no job {id!r} is known: it was never enqueued, was deleted, or its retention is over")
+        raise _unknown(id)
     return record
 
 
@@ -220,7 +220,7 @@ async def cancel_job(program: Program, id: str, home: int, reason: str, *, held:
         if state is not None:
             await relay(process.store)
             return did
-    _unknown(id)
+    raise _unknown(id)
 
 
 async def retry_job(program: Program, id: str, home: int) -> None:
@@ -233,16 +233,18 @@ async def retry_job(program: Program, id: str, home: int) -> None:
             continue
         if admission.refusal is not None:
             held_by = f": job {admission.id} holds its unique key" if admission.id != id else ""
-            raise SelarasError(f"job {id} is {admission.state.value}, and only a failed job is retried by hand{held_by}")
+            raise SelarasError(
+                f"job {id} is {admission.state.value}, and only a failed job is retried by hand{held_by}"
+            )
         await relay(process.store)
         return
-    _unknown(id)
+    raise _unknown(id)
 
 
-def _likely(process: Process, id: str, home: int) -> list[Any]:
+def _likely(process: Process, id: str, home: int) -> list[Partition]:
     first = home if home >= 0 else partition_of(id, process.partitions)
     return [process.store.partitions[first], *(p for p in process.store.partitions if p.index != first)]
 
 
-def _unknown(id: str) -> NoReturn:
-    raise UnknownJob(f"no job {id!r} is known: it was never enqueued, was deleted, or its retention is over")
+def _unknown(id: str) -> UnknownJob:
+    return UnknownJob(f"no job {id!r} is known: it was never enqueued, was deleted, or its retention is over")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Self
 
 from selaras._app.elsewhere import settle
 from selaras._app.process import Holder, Process
@@ -35,7 +36,7 @@ class Writing:
         self._session: Session | None = None
         self._holder: Holder | None = None
 
-    async def __aenter__(self) -> Writing:
+    async def __aenter__(self) -> Self:
         if self._session is not None:
             raise SelarasError("a writing() scope is entered once: make another one")
         process = self._program.process()
@@ -76,9 +77,7 @@ class Writing:
         for index in sorted({slot.partition for slot in own.values()} - {home}):
             sent_ns = process.clock.instant_ns()
             keys = [key for key, slot in own.items() if slot.partition == index]
-            planted = await process.store.partitions[index].plant(
-                holder.instance.id, owner, keys, process.since(index)
-            )
+            planted = await process.store.partitions[index].plant(holder.instance.id, owner, keys, process.since(index))
             process.heard(index, planted.news, sent_ns)
         process.cache.told(own)
         return holder, Session(
@@ -106,7 +105,9 @@ class Writing:
         raise LeaseLost(f"no lease could be had for writing {self._names()}: write nothing")
 
     async def _end(self, *, success: bool) -> Settled | None:
-        assert self._session is not None and self._session.owner is not None and self._holder is not None
+        assert self._session is not None
+        assert self._session.owner is not None
+        assert self._holder is not None
         process, session, owner = self._program.process(), self._session, self._session.owner
         effects = session.effects(success=success)
         settlement = Settlement(

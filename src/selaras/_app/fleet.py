@@ -1,0 +1,33 @@
+"""Runs an app's workers as processes of their own, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from selaras._app.working import AppWorker
+from selaras._contracts.observer import Observer
+from selaras._worker.fleet import LIFELINE, Fleet, follow_fleet
+from selaras._worker.loops import run
+from selaras._worker.system import system_clock, system_entropy
+
+T = TypeVar("T")
+
+FLEET_VARIABLE = LIFELINE
+"""Set in a process that a fleet started."""
+
+
+def run_fleet(command: Sequence[str], processes: int, observer: Observer) -> int:
+    """Keep so many processes of `command` running until told to stop. Returns the exit code of the whole."""
+    return Fleet(command, processes, system_clock(), system_entropy(), observer).run()
+
+
+def run_alone(worker: AppWorker) -> int:
+    """Run one worker as this process; stop it, too, when the fleet that started this process is gone."""
+    follow_fleet(lambda _: worker.stop())
+    return int(run_on_loop(worker.run()))
+
+
+def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on a fresh loop, the fastest there is."""
+    return run(main)
