@@ -13,8 +13,8 @@ class Observer(Protocol):
     It must be quick and must not raise; what it raises is dropped.
 
     Attributes:
-        wants_attempts: send an `AttemptEnded` for each attempt. Costs something per job; counts by batch come
-            with every `Turned` anyway.
+        wants_attempts: send an `AttemptEnded` for each attempt, not only for those that do not succeed. Costs
+            something per job; counts by batch come with every `Turned` anyway.
     """
 
     wants_attempts: bool

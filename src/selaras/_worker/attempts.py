@@ -249,7 +249,7 @@ class Roster:
             if not self.running:
                 self.occupied.clear()
                 self.emptied.set()
-        if self._tells:
+        if self._tells or settlement.event is not JobEvent.SUCCEED:
             self._tell_end(held, settlement)
         held.home.ended(held, settlement)
 

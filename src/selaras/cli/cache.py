@@ -13,8 +13,8 @@ from selaras._app.declared import FamilySpec
 from selaras._app.key import Fresh, Key
 from selaras._app.survey import cache_stats, invalidate_key
 from selaras._app.tags import tag_text
-from selaras._core.durations import duration_us
 from selaras.cli.arguments import read_arguments
+from selaras.cli.durations import level
 from selaras.cli.exits import Misused
 from selaras.cli.output import one_line, print_facts, print_json, value_text
 from selaras.cli.target import Target, json_option, on_store
@@ -25,22 +25,12 @@ def cache() -> None:
     """Read and void cached values; see the shared tier."""
 
 
-class _FreshType(click.ParamType):
-    name = "fresh"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fresh:
-        """Read `strict`, `causal`, or how old a value may be."""
-        if value in ("strict", "causal"):
-            return value  # type: ignore[no-any-return]
-        return duration_us(value, name="--fresh") / 1_000_000
-
-
 @cache.command("get")
 @click.argument("family")
 @click.argument("arguments", nargs=-1, metavar="[ARGUMENT]...")
 @click.option(
     "--fresh",
-    type=_FreshType(),
+    type=level,
     envvar="SELARAS_FRESH",
     show_envvar=True,
     metavar="LEVEL",

@@ -20,6 +20,7 @@ from selaras._core.durations import format_us
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What JSON can say."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US_A_SECOND: Final = 1_000_000
 # Integers beyond this are not exact in JavaScript and jq; they go out as text.
 _EXACT_INT: Final = 2**53
@@ -120,12 +121,19 @@ def value_text(value: object) -> str:
 
 def instant_text(us: int) -> str:
     """Say an instant of the store, in UTC; "" for none."""
-    return datetime.fromtimestamp(us / _US_A_SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S") if us else ""
+    return _instant(us).strftime("%Y-%m-%d %H:%M:%S") if us else ""
 
 
 def instant_json(us: int) -> str | None:
     """Return an instant of the store as ISO 8601 in UTC, or None."""
-    return datetime.fromtimestamp(us / _US_A_SECOND, UTC).isoformat() if us else None
+    return _instant(us).isoformat() if us else None
+
+
+def _instant(us: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError:  # a job may be due in 2**63 us
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def ago_text(us: int, now_us: int) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from selaras._app.app import Selaras
 from selaras._app.current import Progress
+from selaras._app.info import shown_progress
+from selaras._app.meta import decode_meta
 from selaras._core.codec import CorruptBytes, peek
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import JobRecord
 from selaras.cli.output import one_line
 
-_PROGRESS: Final = msgspec.msgpack.Decoder(Progress)
 
 
 class Unreadable(Struct, frozen=True):
@@ -30,9 +30,19 @@ def arguments_of(app: Selaras, job: JobRecord) -> dict[str, Any]:
         args, kwargs = peek(job.payload)
     except (CorruptBytes, TypeError, ValueError) as error:
         return {"payload": Unreadable(str(error), len(job.payload))}
-    task = app.registry.tasks.get(job.task)
-    names = task.signature.parameters if task else ()
+    names = _names(app, job)
     return {**{_name(names, at): value for at, value in enumerate(args)}, **kwargs}
+
+
+def _names(app: Selaras, job: JobRecord) -> tuple[str, ...]:
+    task = app.registry.tasks.get(job.task)
+    if task is None:
+        return ()
+    try:
+        follows = decode_meta(job.meta).follows
+    except ValueError:
+        return ()
+    return (task.rest if follows else task.signature).parameters
 
 
 def _name(names: tuple[str, ...], at: int) -> str:
@@ -61,9 +71,4 @@ def error_text(failure: Failure) -> str:
 
 def progress_of(job: JobRecord) -> Progress | None:
     """Return how far the job says it is."""
-    if not job.progress:
-        return None
-    try:
-        return _PROGRESS.decode(job.progress)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    return shown_progress(job)

@@ -48,21 +48,31 @@ _ENDS: Final = {
 }
 
 
-def report(event: WorkerEvent) -> None:
-    """Tell one event."""
-    match event:
-        case AttemptEnded():
-            _tell_end(event)
-        case Turned() | Housekept():
-            _tell_round(event)
-        case WorkerStarted() | WorkerStopping() | WorkerStopped() | ChildStarted() | ChildDied() | Recycling():
-            _tell_life(event)
-        case Reenrolled() | LeaseLapsed() | SettleRefused() | StoreLost() | StoreBack() | Trouble():
-            _tell_trouble(event)
-        case AttemptStopped() | AttemptAbandoned() | LoopLagged() | BodyDied():
-            _tell_body(event)
-        case _:
-            assert_never(event)
+class Reporter:
+    """Tells a worker's events in its log.
+
+    Args:
+        every_job: also those that go well.
+    """
+
+    def __init__(self, *, every_job: bool) -> None:
+        self.wants_attempts = every_job
+
+    def heard(self, event: WorkerEvent) -> None:
+        """Tell one event."""
+        match event:
+            case AttemptEnded():
+                _tell_end(event)
+            case Turned() | Housekept():
+                _tell_round(event)
+            case WorkerStarted() | WorkerStopping() | WorkerStopped() | ChildStarted() | ChildDied() | Recycling():
+                _tell_life(event)
+            case Reenrolled() | LeaseLapsed() | SettleRefused() | StoreLost() | StoreBack() | Trouble():
+                _tell_trouble(event)
+            case AttemptStopped() | AttemptAbandoned() | LoopLagged() | BodyDied():
+                _tell_body(event)
+            case _:
+                assert_never(event)
 
 
 def _tell_end(event: AttemptEnded) -> None:

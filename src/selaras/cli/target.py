@@ -70,10 +70,10 @@ def on_store(
     """Give a command `--app` and `--url`, and run it on the open store of either."""
 
     @functools.wraps(command)
-    def run(*, reference: str | None, url: str | None, **options: Any) -> None:
+    def run(*args: Any, reference: str | None, url: str | None, **options: Any) -> None:
         app = app_for(reference, url)
         check_it_exists(app)
-        asyncio.run(_on(app, bool(reference), lambda target: command(target, **options)))
+        asyncio.run(_on(app, bool(reference), lambda target: command(target, *args, **options)))
 
     return _app_option(_url_option(run))
 

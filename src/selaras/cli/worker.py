@@ -1,0 +1,156 @@
+"""`selaras worker`: runs jobs of an app, as one process or several."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import click
+from msgspec.structs import replace
+
+from selaras import __version__
+from selaras._app.app import Selaras
+from selaras._app.fleet import FLEET_VARIABLE, run_alone, run_fleet
+from selaras._app.settings import OPTIONS, Settings
+from selaras._app.working import WorkerOptions
+from selaras.cli.durations import duration
+from selaras.cli.intro import facts, hints, introduction
+from selaras.cli.logs import show_log
+from selaras.cli.reports import Reporter
+from selaras.cli.target import APP_VARIABLE, URL_VARIABLE, app_for, json_option
+
+_log: Final = logging.getLogger("selaras.worker")
+_SETTINGS: Final = {option.name: option for option in OPTIONS}
+_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def _setting(*flags: str, about: str) -> Callable[[Any], Any]:
+    """Make the option of a setting. Its environment variable is read where all settings are, not here: a flag goes before
+    what the program says, and that before the environment."""
+    option = _SETTINGS[flags[-1].lstrip("-")]
+    default = option.show(option.read(option.default, option.name))
+    return click.option(
+        *flags,
+        type=duration if option.kind == "time" else click.IntRange(min=1),
+        metavar="TIME" if option.kind == "time" else "NUMBER",
+        help=f"{about}  [env var: {option.variable}; default: {default}]",
+    )
+
+
+@click.command()
+@click.argument("app", envvar=APP_VARIABLE, metavar="APP")
+@click.option(
+    "-q",
+    "--queue",
+    "queues",
+    multiple=True,
+    envvar="SELARAS_QUEUES",
+    show_envvar=True,
+    metavar="NAME",
+    help="Serve this queue; may be repeated. By default all that the app's tasks use.",
+)
+@_setting("-c", "--concurrency", about="Async jobs at once.")
+@_setting("--threads", about="Plain-function jobs at once.")
+@click.option(
+    "--processes",
+    "fleet",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    envvar="SELARAS_PROCESSES",
+    show_envvar=True,
+    help="So many worker processes side by side; one that dies is replaced.",
+)
+@_setting("--grace", about="What running jobs get to finish after a stop was asked for.")
+@_setting("--lease", about="A worker that gives no sign of life for so long is lost, its jobs go on elsewhere.")
+@click.option("--burst", is_flag=True, envvar="SELARAS_BURST", show_envvar=True, help="Stop when nothing is left to do.")
+@click.option("--name", default="", envvar="SELARAS_NAME", show_envvar=True, help="A name for people.")
+@click.option("-u", "--url", envvar=URL_VARIABLE, show_envvar=True, help="The store, if the app does not name one itself.")
+@click.option(
+    "--log-level",
+    "level",
+    type=click.Choice(_LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    envvar="SELARAS_LOG_LEVEL",
+    show_envvar=True,
+    help="What is logged: debug tells every job.",
+)
+@json_option
+def worker(
+    app: str,
+    queues: Sequence[str],
+    concurrency: int | None,
+    threads: int | None,
+    fleet: int,
+    grace: float | None,
+    lease: float | None,
+    burst: bool,
+    name: str,
+    url: str | None,
+    level: str,
+    as_json: bool,
+) -> None:
+    """Run jobs of APP (module:attribute, importable from here; or $SELARAS_APP) until told to stop.
+
+    With --json the log is one JSON object a line. Exit codes: 0 stopped in order, 1 failed, 3 stopped, but the store did
+    not hear of it (what ran will run again), 4 stopped hard, by a second signal.
+    """
+    program = app_for(app, url)
+    show_log(level, as_json=as_json)
+    options: dict[str, Any] = {
+        "concurrency": concurrency,
+        "threads": threads,
+        "grace": grace,
+        "lease": lease,
+        "burst": burst,
+        "name": name,
+    }
+    chosen = WorkerOptions(**{key: value for key, value in options.items() if value not in (None, "")})  # type: ignore[typeddict-item]
+    reporter = Reporter(every_job=level == "debug")
+    if queues:
+        chosen["queues"] = queues
+    made = program.worker(**chosen, observer=reporter, owns_process=True)
+    if FLEET_VARIABLE not in os.environ:
+        _introduce(program, app, _in_force(program.settings, options), made.queues, fleet, as_json=as_json)
+    if fleet > 1 and FLEET_VARIABLE not in os.environ:
+        code = run_fleet(_command(app, options, queues, level, as_json=as_json), fleet, reporter)
+    else:
+        code = run_alone(made)
+    raise SystemExit(code)
+
+
+def _introduce(
+    program: Selaras, reference: str, settings: Settings, queues: Sequence[str], fleet: int, *, as_json: bool
+) -> None:
+    if as_json:
+        told = facts(program, settings, queues, fleet)
+        _log.info("selaras %s works for %s", __version__, reference, extra={"version": __version__, **told})
+    else:
+        click.echo(click.style(f"selaras {__version__}", bold=True), err=True)
+        for line in introduction(program, reference, settings, queues, fleet):
+            click.echo(f"  {line}", err=True)
+    for hint in hints(program, queues):
+        _log.warning("%s", hint)
+
+
+def _in_force(settings: Settings, options: Mapping[str, Any]) -> Settings:
+    """The app's settings with what the command line says instead."""
+    given = {name: options[name] for name in ("concurrency", "threads") if options[name]}
+    times = {name: round(options[name] * 1_000_000) for name in ("grace", "lease") if options[name] is not None}
+    if "lease" in times:
+        times["heartbeat"] = min(settings.heartbeat, times["lease"] // 3)
+    return replace(settings, **given, **times)
+
+
+def _command(app: str, options: Mapping[str, Any], queues: Sequence[str], level: str, *, as_json: bool) -> list[str]:
+    """Return the command of one process of the fleet: this one, without the fleet."""
+    flags = [f"--{name}={value}" for name, value in options.items() if value not in (None, "", True, False)]
+    flags += [f"--queue={queue}" for queue in queues]
+    flags += ["--burst"] if options["burst"] else []
+    flags += ["--json"] if as_json else []
+    warnings = [f"-W{option}" for option in sys.warnoptions]
+    return [sys.executable, *warnings, "-m", "selaras", "worker", *flags, f"--log-level={level}", "--", app]

@@ -1,0 +1,318 @@
+"""The app under test: its store in memory, its clock in the test's hand, its jobs run when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from random import Random
+from types import TracebackType
+from typing import Any, Final, ParamSpec, TypeVar
+
+from selaras._app.app import Selaras
+from selaras._app.current import CurrentJob
+from selaras._app.middleware import Middleware
+from selaras._app.process import Process
+from selaras._app.resources import Resource
+from selaras._app.task import Task
+from selaras._contracts.partition import HeartbeatRequest
+from selaras._core.durations import Duration, duration_us
+from selaras._core.errors import ConfigurationError
+from selaras._core.jobs.states import JobState
+from selaras._core.outcomes import Outcome
+from selaras._stores.memory.store import MemoryStore
+from selaras.testing.clock import VirtualClock
+from selaras.testing.seen import JobError, SeenJob, say_call, say_jobs, seen_jobs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_TEND_LIMIT: Final = 1_000
+_STILL_S: Final = 0.2
+"""Time stands still while jobs run, so that a test can tell instants exactly. Whoever still waits after so long (a body
+that polls, one that sleeps by the app's clock) waits for time itself: then it flows."""
+_FLOW_S: Final = 0.005
+
+
+class Harness:
+    """An app in a test. Made by `harness(app)`.
+
+    Attributes:
+        app: the app; while this is entered, all it does happens on a memory store of this harness.
+        clock: the only time there is; `advance` moves it and runs what becomes due.
+        errors: what bodies raised, in order; see also `run`.
+        sync: `run` and `advance` for tests that are plain functions.
+    """
+
+    def __init__(self, app: Selaras, *, partitions: int, start: datetime | None, seed: int) -> None:
+        self.app = app
+        self.clock = VirtualClock() if start is None else VirtualClock(start)
+        self.errors: list[JobError] = []
+        self.sync = SyncHarness(self)
+        self._store = MemoryStore(self.clock, partitions=partitions, entropy=Random(seed))
+        self._entropy = Random(seed)
+        self._ran: list[str] = []
+        self._told = 0  # errors that an AssertionError has told already
+        self._undo = ExitStack()
+        self._process: Process | None = None
+
+    # -- entering
+
+    async def __aenter__(self) -> Harness:
+        self._enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        process = self._process
+        try:
+            if process is not None:
+                process.users -= 1
+                await process.close()
+        finally:
+            self._undo.close()
+
+    def __enter__(self) -> Harness:
+        if _loop_runs():
+            raise ConfigurationError("in a coroutine it is `async with harness(app)`: what was opened is closed by awaiting")
+        self._enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        asyncio.run(self.__aexit__(kind, error, traceback))
+
+    def _enter(self) -> None:
+        if self._process is not None:
+            raise ConfigurationError("a harness is entered once; make another one: harness(app)")
+        program = self.app.program
+        program.registry.complete()
+        self._process = Process(self._store, self.clock, self._entropy, program.settings)
+        # The harness counts as a user, so that a loop that ends before the test does not close the store.
+        self._process.users += 1
+        self._undo.enter_context(program.processes.standing_in(self._process))
+        self._undo.enter_context(self._listening())
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        program = self.app.program
+        before = program.around_run
+        program.around_run = (_Catcher(self._ran, self.errors), *before)
+        try:
+            yield
+        finally:
+            program.around_run = before
+
+    # -- looking
+
+    def jobs(self, task: Task[..., Any] | str | None = None, *, state: JobState | str | None = None) -> list[SeenJob]:
+        """Return the jobs there are, the oldest first: of one task, in one state, or all. Ended ones are kept as long as
+        the app keeps them."""
+        name = task.name if isinstance(task, Task) else task
+        wanted = None if state is None else JobState(state)
+        return [
+            job
+            for job in seen_jobs(self.app.program, self._store)
+            if name in (None, job.task) and wanted in (None, job.state)
+        ]
+
+    def assert_enqueued(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> SeenJob:
+        """Assert that this call was enqueued (it may have run meanwhile); return its job, the latest if there are several.
+
+        Arguments are compared after defaults and coercion, so every spelling of a call is the same.
+        """
+        wanted = task.spec.bind(args, kwargs)
+        found = [job for job in self.jobs(task) if job.arguments == wanted.named()]
+        if not found:
+            raise AssertionError(f"{say_call(task.spec, wanted)} was not enqueued.\n{say_jobs(self.jobs(), task.name)}")
+        return found[-1]
+
+    def assert_not_enqueued(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Assert that this call was not enqueued. That no job of a task was: `assert not t.jobs(task)`."""
+        wanted = task.spec.bind(args, kwargs)
+        found = [job for job in self.jobs(task) if job.arguments == wanted.named()]
+        if found:
+            raise AssertionError(f"{say_call(task.spec, wanted)} was enqueued.\n{say_jobs(found, task.name)}")
+
+    # -- acting
+
+    def override(self, resource: Resource[T], fake: T) -> None:
+        """Let `await resource()` be `fake` until the harness is left; before anything has opened the real one."""
+        process = self._the_process()
+        if _loop_runs() and resource.name in process.resources():
+            raise ConfigurationError(f"resource {resource.name!r} is open already: override it before its first use")
+        self._undo.enter_context(resource.override(lambda: fake))
+
+    async def run(self, *, allow_errors: bool = False, timeout: float = 30.0) -> list[SeenJob]:
+        """Run jobs, by a real worker, until none is ready. Time does not move: what is due later stays.
+
+        Returns the jobs that ran, in the order in which they began.
+
+        Args:
+            allow_errors: bodies may raise. Otherwise that is an AssertionError, caused by what the first one raised;
+                raising `Retry`, `Snooze` or `Fail` is no error.
+            timeout: seconds of real time; then AssertionError, naming the jobs that still run.
+        """
+        began = len(self._ran)
+        await self._work(timeout)
+        return self._since(began, allow_errors=allow_errors)
+
+    async def advance(self, by: Duration, *, allow_errors: bool = False, timeout: float = 30.0) -> list[SeenJob]:
+        """Move time on by `by` ("5m", seconds, a timedelta), and run what becomes due, each job at its own instant.
+
+        Leases of scopes and locks that the test holds are renewed on the way. Returns and raises as `run` does.
+        """
+        began = len(self._ran)
+        end_ns = self.clock.instant_ns() + duration_us(by, name="by") * 1_000
+        await self._work(timeout)
+        while self.clock.instant_ns() < end_ns:
+            self.clock.move_to(min(self._next_due_ns(), end_ns))
+            await self._keep_house()
+            await self._work(timeout)
+        return self._since(began, allow_errors=allow_errors)
+
+    def _since(self, began: int, *, allow_errors: bool) -> list[SeenJob]:
+        new, self._told = self.errors[self._told :], len(self.errors)
+        if new and not allow_errors:
+            raise AssertionError(_say_errors(new)) from new[0].error
+        by_id = {job.id: job for job in self.jobs()}
+        return [by_id[id] for id in dict.fromkeys(self._ran[began:]) if id in by_id]
+
+    async def _work(self, timeout: float) -> None:
+        if not any(job.state in (JobState.READY, JobState.SCHEDULED) for job in self.jobs()):
+            return
+        flowing = asyncio.get_running_loop().create_task(self._flow())
+        worker = self.app.worker(queues=self._queues(), burst=True, name="harness")
+        try:
+            async with asyncio.timeout(timeout):
+                await worker.run()
+        except TimeoutError:
+            running = [job for job in self.jobs() if job.state is JobState.RUNNING]
+            raise AssertionError(f"jobs still ran after {timeout:g} s.\n{say_jobs(running, '')}") from None
+        finally:
+            flowing.cancel()
+
+    async def _flow(self) -> None:
+        await asyncio.sleep(_STILL_S)
+        before = time.monotonic()
+        while True:
+            await asyncio.sleep(_FLOW_S)
+            now = time.monotonic()
+            self.clock.move(now - before)
+            before = now
+
+    def _queues(self) -> list[str]:
+        declared = {task.queue for task in self.app.registry.tasks.values()}
+        return sorted(declared | {job.queue for job in self.jobs()})
+
+    def _next_due_ns(self) -> int:
+        """Return the instant at which the next scheduled job is due; far away if there is none."""
+        wall_us, now_ns = self.clock.wall_us(), self.clock.instant_ns()
+        due_us = [job.due_us for job in self.jobs() if job.state is JobState.SCHEDULED]
+        return now_ns + (min(due_us) - wall_us) * 1_000 if due_us else 2**63
+
+    async def _keep_house(self) -> None:
+        """Do what running workers do beside running jobs: renew leases, expire, purge."""
+        pulse = self._store.pulse()
+        for partition in self._store.partitions:
+            for instance in await partition.instances():
+                pulse.beat(partition.index, HeartbeatRequest(instance=instance.id, last_turn=0))
+            while (await partition.tend(_TEND_LIMIT)).again:
+                pass
+
+    def _the_process(self) -> Process:
+        if self._process is None:
+            raise ConfigurationError("enter it first: `async with harness(app) as t:`")
+        return self._process
+
+
+class SyncHarness:
+    """`t.sync`: the waiting ones of a harness's methods, for tests that are plain functions."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+
+    def run(self, *, allow_errors: bool = False, timeout: float = 30.0) -> list[SeenJob]:
+        """See `Harness.run`."""
+        return self._complete(lambda: self._harness.run(allow_errors=allow_errors, timeout=timeout))
+
+    def advance(self, by: Duration, *, allow_errors: bool = False, timeout: float = 30.0) -> list[SeenJob]:
+        """See `Harness.advance`."""
+        return self._complete(lambda: self._harness.advance(by, allow_errors=allow_errors, timeout=timeout))
+
+    def call(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine function of the program to its end: `t.sync.call(lambda: reprice.enqueue(42, 1.1))`."""
+        return self._complete(work)
+
+    def _complete(self, work: Callable[[], Awaitable[T]]) -> T:
+        if _loop_runs():
+            raise ConfigurationError("this test is a coroutine: await the harness's own methods instead of .sync")
+
+        async def main() -> T:
+            try:
+                return await work()
+            finally:
+                # What this loop has opened must be closed on it.
+                await self._harness.app.close()
+
+        return asyncio.run(main())
+
+
+class _Catcher(Middleware):
+    """Notes which jobs run and what they raise; changes nothing."""
+
+    def __init__(self, ran: list[str], errors: list[JobError]) -> None:
+        self._ran = ran
+        self._errors = errors
+
+    async def run(
+        self, job: CurrentJob, headers: Mapping[str, str], proceed: Callable[[], Awaitable[object]]
+    ) -> object:
+        """See `Middleware`."""
+        self._ran.append(job.id)
+        try:
+            return await proceed()
+        except (Outcome, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            self._errors.append(JobError(job.id, job.task, job.attempt, error))
+            raise
+
+
+def harness(
+    app: Selaras, *, partitions: int = 1, start: datetime | None = None, seed: int = 0
+) -> Harness:
+    """Put an app on a memory store and a virtual clock for the length of a test: `async with harness(app) as t:`.
+
+    Everything the program does through the app meanwhile happens there, its jobs run when the test says so, by the
+    code of real workers. Afterwards the app is as it was.
+
+    Args:
+        app: the app, async or blocking.
+        partitions: of the store.
+        start: the instant at which the clock starts; 2026-01-01 00:00 UTC by default.
+        seed: of generated ids and jitter, so that a test repeats itself.
+    """
+    return Harness(app, partitions=partitions, start=start, seed=seed)
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _say_errors(errors: list[JobError]) -> str:
+    said = [f"{len(errors)} attempt{'s' if len(errors) > 1 else ''} raised (allow_errors=True accepts that):"]
+    for one in errors:
+        text = "".join(traceback.format_exception_only(one.error)).strip()
+        said.append(f"  {one.task} {one.job}, attempt {one.attempt}: {text}")
+    return "\n".join(said)
