@@ -65,7 +65,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("grace", 25, "time", "orchestrators kill 30 s after they ask"),
     Option("concurrency", 100, "count", "coroutine jobs at once"),
     Option("threads", 16, "count", "plain-function jobs at once"),
-    Option("processes", 2, "count", "executor='process' jobs at once"),
+    Option("children", 2, "count", "executor='process' jobs at once, in child processes"),
     Option("ttl", "5m", "time", "cached values: only a backstop, for what changes the datastore unannounced"),
     Option("max_lag", 1, "time", "a process cut off from the log stops serving its local tier after so long"),
     Option("local_bytes", 64 << 20, "bytes", "the local tier, a process"),
@@ -94,7 +94,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     grace: int
     concurrency: int
     threads: int
-    processes: int
+    children: int
     ttl: int
     max_lag: int
     local_bytes: int
@@ -129,7 +129,7 @@ class SettingValues(TypedDict, total=False):
     grace: Duration
     concurrency: int
     threads: int
-    processes: int
+    children: int
     ttl: Duration
     max_lag: Duration
     local_bytes: int

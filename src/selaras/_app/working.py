@@ -27,7 +27,7 @@ class WorkerOptions(TypedDict, total=False):
     name: str
     concurrency: int
     threads: int
-    processes: int
+    children: int
     lease: Duration
     heartbeat: Duration
     grace: Duration
@@ -71,7 +71,7 @@ class AppWorker:
             name=options.get("name", ""),
             concurrency=options.get("concurrency", settings.concurrency),
             threads=options.get("threads", settings.threads),
-            processes=options.get("processes", settings.processes),
+            processes=options.get("children", settings.children),
             lease_us=_us(options.get("lease"), settings.lease, "lease"),
             heartbeat_us=_us(options.get("heartbeat"), settings.heartbeat, "heartbeat"),
             grace_us=_us(options.get("grace"), settings.grace, "grace"),

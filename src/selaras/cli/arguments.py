@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,8 +12,10 @@ import msgspec
 from selaras.cli.exits import Misused
 
 
-def read_arguments(function: Callable[..., Any], texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Read texts, in order or as `name=value`, as arguments of a function.
+def read_arguments(
+    function: Callable[..., Any], types: Mapping[str, Any], texts: Sequence[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Read texts, in order or as `name=value`, as arguments of a function whose parameters are of `types`.
 
     A text is read as its parameter's type: `42` is a number for an `int` and text for a `str`. Containers and
     parameters without a type are read as JSON; what is no JSON is text.
@@ -23,7 +24,6 @@ def read_arguments(function: Callable[..., Any], texts: Sequence[str]) -> tuple[
         Misused: naming the parameter and what it takes.
     """
     parameters = inspect.signature(function).parameters
-    types = _types(function)
     positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((p for p in parameters.values() if p.kind is p.VAR_POSITIONAL), None)
     named = {p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -42,15 +42,6 @@ def read_arguments(function: Callable[..., Any], texts: Sequence[str]) -> tuple[
             given = f"it takes {len(positional)} ({', '.join(p.name for p in positional)})" if positional else "it takes none"
             raise Misused(f"{text!r} is one argument too many: {given}")
     return tuple(args), kwargs
-
-
-def _types(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):
-        # One type that cannot be found must not make the others untyped.
-        hints = inspect.get_annotations(function)
-        return {name: hint for name, hint in hints.items() if not isinstance(hint, str)}
 
 
 def _read(name: str, text: str, annotation: Any) -> Any:

@@ -157,7 +157,7 @@ def key_for(target: Target, family: str, arguments: Sequence[str]) -> Key[Any]:
         Misused: there is no such family, or the arguments are not its own.
     """
     spec = family_of(target, family)
-    args, kwargs = read_arguments(spec.function, arguments)
+    args, kwargs = read_arguments(spec.function, spec.signature.annotations, arguments)
     try:
         return Cached[..., Any](target.app.program, spec).key(*args, **kwargs)
     except TypeError as error:

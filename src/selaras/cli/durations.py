@@ -19,6 +19,10 @@ def duration(text: str) -> float:
 
 def level(text: str) -> Fresh:
     """Read `strict`, `causal`, or how old a value may be."""
-    if text == "strict" or text == "causal":
-        return text
-    return duration(text)
+    match text:
+        case "strict":
+            return "strict"
+        case "causal":
+            return "causal"
+        case _:
+            return duration(text)

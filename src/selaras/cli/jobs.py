@@ -78,7 +78,7 @@ async def list_(
     which = JobFilter(states=tuple(map(JobState, states)), queue=queue, task=task, limit=limit)
     listing = await list_jobs(target.store, which)
     if as_json:
-        print_json([_summary(target, job) for job in listing.jobs])
+        print_json([_summary(job) for job in listing.jobs])
     elif only_ids:
         for job in listing.jobs:
             click.echo(job.id)
@@ -101,9 +101,9 @@ async def show(target: Target, id: str, as_json: bool) -> None:
     job = found.job
     waits = await waits_for(target.store, found, target.now_us)
     if as_json:
-        print_json(_details(target, job, waits))
+        print_json(_details(job, waits))
         return
-    print_facts(_facts(target, job, waits))
+    print_facts(_facts(job, waits))
     _print_history(job)
     failure = error_of(job)
     if failure and failure.traceback:
@@ -252,7 +252,7 @@ def _note(job: JobRecord, now_us: int) -> str:
             return error_text(failure) if failure else job.reason
 
 
-def _summary(target: Target, job: JobRecord) -> dict[str, Any]:
+def _summary(job: JobRecord) -> dict[str, Any]:
     failure = error_of(job)
     return {
         "id": job.id,
@@ -269,14 +269,14 @@ def _summary(target: Target, job: JobRecord) -> dict[str, Any]:
         "line": job.line or None,
         "reason": job.reason or None,
         "error": {"type": failure.type, "message": failure.message} if failure else None,
-        "arguments": arguments_of(target.app, job),
+        "arguments": arguments_of(job),
     }
 
 
-def _details(target: Target, job: JobRecord, waits: Sequence[str]) -> dict[str, Any]:
+def _details(job: JobRecord, waits: Sequence[str]) -> dict[str, Any]:
     failure = error_of(job)
     return {
-        **_summary(target, job),
+        **_summary(job),
         "error": failure,
         "result": result_of(job),
         "progress": progress_of(job),
@@ -301,7 +301,7 @@ def _details(target: Target, job: JobRecord, waits: Sequence[str]) -> dict[str, 
     }
 
 
-def _facts(target: Target, job: JobRecord, waits: Sequence[str]) -> list[tuple[str, str]]:
+def _facts(job: JobRecord, waits: Sequence[str]) -> list[tuple[str, str]]:
     failure = error_of(job)
     progress = progress_of(job)
     facts = [
@@ -326,7 +326,7 @@ def _facts(target: Target, job: JobRecord, waits: Sequence[str]) -> list[tuple[s
         ("error", error_text(failure) if failure else ""),
         ("result", value_text(result_of(job)) if job.result is not None else ""),
     ]
-    return [*facts, *(("argument", f"{name} = {value_text(value)}") for name, value in arguments_of(target.app, job).items())]
+    return [*facts, *(("argument", f"{name} = {value_text(value)}") for name, value in arguments_of(job).items())]
 
 
 def _print_history(job: JobRecord) -> None:

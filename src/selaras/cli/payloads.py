@@ -6,10 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from selaras._app.app import Selaras
 from selaras._app.current import Progress
 from selaras._app.info import shown_progress
-from selaras._app.meta import decode_meta
 from selaras._core.codec import CorruptBytes, peek
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import JobRecord
@@ -24,29 +22,13 @@ class Unreadable(Struct, frozen=True):
     bytes: int
 
 
-def arguments_of(app: Selaras, job: JobRecord) -> dict[str, Any]:
-    """Return a job's arguments by name; by position (`0`, `1`) where the app's code is not at hand or has changed."""
+def arguments_of(job: JobRecord) -> dict[str, Any]:
+    """Return a job's arguments by name; a payload that is none as one thing that cannot be read."""
     try:
-        args, kwargs = peek(job.payload)
-    except (CorruptBytes, TypeError, ValueError) as error:
+        found = peek(job.payload)
+    except CorruptBytes as error:
         return {"payload": Unreadable(str(error), len(job.payload))}
-    names = _names(app, job)
-    return {**{_name(names, at): value for at, value in enumerate(args)}, **kwargs}
-
-
-def _names(app: Selaras, job: JobRecord) -> tuple[str, ...]:
-    task = app.registry.tasks.get(job.task)
-    if task is None:
-        return ()
-    try:
-        follows = decode_meta(job.meta).follows
-    except ValueError:
-        return ()
-    return (task.rest if follows else task.signature).parameters
-
-
-def _name(names: tuple[str, ...], at: int) -> str:
-    return names[at] if at < len(names) else str(at)
+    return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {"payload": found}
 
 
 def result_of(job: JobRecord) -> Any:
