@@ -7,51 +7,46 @@ from typing import Any, Final
 import msgspec
 
 from selaras._contracts.partition import AnyEffect, CacheStats, Instance, JobFilter, JobPage, Outbox, QueueStats
-from selaras._core.jobs.job import Attempt, JobKind, JobRecord
+from selaras._core.jobs.job import Attempt, JobRecord
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.connection import Connection
 from selaras._stores.sqlite.log import TAIL, news
 from selaras._stores.sqlite.schema import (
-    IS_BLOCKED,
     IS_CLAIMABLE,
+    IS_EARLY,
     IS_IN_LINE,
     IS_OVER,
     IS_RUNNING,
-    IS_SCHEDULED,
     IS_SCOPE,
+    IS_TASK,
+    STATES,
     among,
 )
 
 READY: Final = (
-    f"SELECT queue, count(*), min(ready_us), sum(lane <> '') FROM jobs INDEXED BY jobs_ready"
+    "SELECT queue, count(*), min(ready_us), sum(lane <> '') FROM jobs INDEXED BY jobs_ready"
     f" WHERE {IS_CLAIMABLE} GROUP BY queue"
 )
 HELD: Final = (
-    f"SELECT queue, '{JobState.HELD}', count(*) FROM jobs INDEXED BY jobs_in_line"
-    f" WHERE {IS_IN_LINE} AND kind = '{JobKind.TASK}' AND state = '{JobState.HELD}' GROUP BY queue"
+    "SELECT queue, state, count(*) FROM jobs INDEXED BY jobs_in_line"
+    f" WHERE {IS_IN_LINE} AND {IS_TASK} AND state = {STATES[JobState.HELD]} GROUP BY queue"
 )
 OVER: Final = (
-    f"SELECT queue, state, count(*) FROM jobs INDEXED BY jobs_over"
-    f" WHERE {IS_OVER} AND kind = '{JobKind.TASK}' GROUP BY queue, state"
+    f"SELECT queue, state, count(*) FROM jobs INDEXED BY jobs_over WHERE {IS_OVER} AND {IS_TASK} GROUP BY queue, state"
 )
-SCHEDULED: Final = (
-    f"SELECT queue, '{JobState.SCHEDULED}', count(*) FROM jobs INDEXED BY jobs_due WHERE {IS_SCHEDULED} GROUP BY queue"
-)
-BLOCKED: Final = (
-    f"SELECT queue, '{JobState.BLOCKED}', count(*) FROM jobs INDEXED BY jobs_blocked WHERE {IS_BLOCKED} GROUP BY queue"
-)
+EARLY: Final = f"SELECT queue, state, count(*) FROM jobs INDEXED BY jobs_early WHERE {IS_EARLY} GROUP BY queue, state"
 RUNNING: Final = (
-    f"SELECT queue, '{JobState.RUNNING}', count(*) FROM jobs INDEXED BY jobs_running"
-    f" WHERE {IS_RUNNING} AND kind = '{JobKind.TASK}' GROUP BY queue"
+    f"SELECT queue, state, count(*) FROM jobs INDEXED BY jobs_running WHERE {IS_RUNNING} AND {IS_TASK} GROUP BY queue"
 )
-# Scopes are never held by an index of their own kind here: the few that wait are taken off again.
-SCOPES: Final = (
-    f"SELECT queue, state, -count(*) FROM jobs INDEXED BY jobs_scopes"
-    f" WHERE {IS_SCOPE} AND state IN ({among((JobState.SCHEDULED, JobState.BLOCKED))}) GROUP BY queue, state"
+EARLY_SCOPES: Final = (
+    f"SELECT queue, state, -count(*) FROM jobs INDEXED BY jobs_scopes WHERE {IS_SCOPE} AND {IS_EARLY}"
+    " GROUP BY queue, state"
 )
+"""Scopes are not shown: the index that counts the early jobs has them too, so they are taken off again."""
 
+_NAMES: Final = {code: state.value for state, code in STATES.items()}
 _decode_instance: Final = msgspec.msgpack.Decoder(Instance).decode
 _decode_effect: Final[Any] = msgspec.msgpack.Decoder(AnyEffect).decode
 
@@ -69,7 +64,7 @@ def job(con: Connection, id: str) -> JobRecord | None:
 
 def jobs(con: Connection, which: JobFilter) -> JobPage:
     """List jobs of kind `task`, newest first."""
-    wanted, given = [f"kind = '{JobKind.TASK}'"], []
+    wanted, given = [IS_TASK], []
     if which.states:
         wanted.append(f"state IN ({among(which.states)})")
     for column, value in (("queue", which.queue), ("task", which.task)):
@@ -93,10 +88,10 @@ def queues(con: Connection) -> tuple[QueueStats, ...]:
     for queue, count, ready_us, strays in con.execute(READY):
         counts.setdefault(queue, {})[JobState.READY.value] = count
         oldest[queue], stray[queue] = ready_us, strays
-    for statement in (HELD, OVER, SCHEDULED, BLOCKED, RUNNING, SCOPES):
+    for statement in (HELD, OVER, EARLY, RUNNING, EARLY_SCOPES):
         for queue, state, count in con.execute(statement):
             mine = counts.setdefault(queue, {})
-            mine[state] = mine.get(state, 0) + count
+            mine[_NAMES[state]] = mine.get(_NAMES[state], 0) + count
     paused = {queue for (queue,) in con.execute("SELECT queue FROM paused")}
     served = [queue for instance in instances(con) for queue in set(instance.queues)]
     with_jobs = {queue for queue, mine in counts.items() if any(mine.values())}

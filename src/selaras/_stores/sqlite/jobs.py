@@ -37,25 +37,30 @@ from selaras._stores.sqlite.connection import Connection
 from selaras._stores.sqlite.log import Log
 from selaras._stores.sqlite.rows import Row
 from selaras._stores.sqlite.schema import (
+    IS_CLAIMABLE,
     IS_IN_LINE,
     IS_LOCK_OFFER,
     IS_OVER,
-    IS_READY,
     IS_RUNNING,
     IS_SCHEDULED,
+    IS_TASK,
     IS_WAITING,
+    KINDS,
+    STATES,
     among,
 )
 
 DUE: Final = f"SELECT number, id, plain, queue FROM jobs WHERE {IS_SCHEDULED} AND due_us <= ? ORDER BY due_us, number LIMIT ?"
 NEXT_DUE: Final = f"SELECT due_us FROM jobs WHERE {IS_SCHEDULED} ORDER BY due_us LIMIT 1"
-PROMOTE_PLAIN: Final = f"UPDATE jobs SET state = '{JobState.READY}', place = ?, ready_us = ? WHERE number = ?"
+PROMOTE_PLAIN: Final = f"UPDATE jobs SET state = {STATES[JobState.READY]}, place = ?, ready_us = ? WHERE number = ?"
 LATE: Final = f"SELECT id FROM jobs WHERE expires_us > 0 AND {IS_WAITING} AND expires_us <= ? ORDER BY expires_us, number LIMIT ?"
 OVER: Final = f"SELECT number, id, plain FROM jobs WHERE {IS_OVER} AND keep_until_us <= ? ORDER BY keep_until_us, number LIMIT ?"
 RUNNING: Final = f"SELECT id FROM jobs WHERE {IS_RUNNING} AND instance = ? ORDER BY fence"
 OFFERS: Final = f"SELECT id FROM jobs WHERE {IS_LOCK_OFFER} AND ready_us <= ? ORDER BY number"
+NEXT_QUEUE: Final = f"SELECT queue FROM jobs WHERE {IS_CLAIMABLE} AND queue > ? ORDER BY queue LIMIT 1"
 UNROUTABLE: Final = (
-    f"SELECT id FROM jobs WHERE lane <> '' AND {IS_READY} AND strayed_us <= ? AND substr(reason, 1, 10) <> 'unroutable'"
+    f"SELECT id FROM jobs WHERE {IS_CLAIMABLE} AND queue = ? AND lane > '' AND strayed_us <= ?"
+    " AND substr(reason, 1, 10) <> 'unroutable'"
 )
 FIRST_OF_NEXT_QUEUE: Final = (
     f"SELECT kind, queue, priority, joined, id FROM jobs WHERE line = ?1 AND {IS_IN_LINE}"
@@ -84,6 +89,7 @@ _FREE: Final = "DELETE FROM directory WHERE name = ? AND job = ?"
 _POST: Final = "INSERT INTO outbox VALUES (?, ?)"
 _FORGET: Final = "DELETE FROM jobs WHERE number = ?"
 
+_TASK: Final = KINDS[JobKind.TASK]
 _EDGES: Final = {edge.value: edge for edge in Edge}
 _encode: Final = msgspec.msgpack.encode
 
@@ -274,7 +280,7 @@ class Jobs:
         line = self._lines.get(name)
         if line is None:
             kept = self._execute(_LINE, (name,)).fetchone() if name not in self._lines_changed else None
-            line = self._lines[name] = _Line(*kept, is_fresh=False) if kept else _Line()
+            line = self._lines[name] = _Line(kept[0], kept[1], is_fresh=False) if kept else _Line()
         return line
 
     def arrange(self, name: str, now: int, *, leaving: str = "") -> None:
@@ -300,13 +306,13 @@ class Jobs:
             self._changed[leaving] = unwritten
         paused, served = self.paused(), self._served
         best: tuple[bool, int, int, str] | None = None
-        kind = queue = ""
+        kind, queue = -1, ""
         while True:
             member = self._execute(FIRST_OF_NEXT_QUEUE, (name, kind, queue, leaving)).fetchone()
             if member is None:
                 return best[3] if best else ""
             kind, queue, priority, joined, id = member
-            may_run = kind != JobKind.TASK or (queue in served and queue not in paused)
+            may_run = kind != _TASK or (queue in served and queue not in paused)
             rank = (not may_run, -priority, joined, id)
             best = rank if best is None else min(best, rank)
 
@@ -636,9 +642,9 @@ class Jobs:
         """Delete jobs that nobody runs, oldest first. Returns how many."""
         self.flush()
         wanted = self._execute(
-            f"SELECT id FROM jobs WHERE state IN ({among(tuple(set(states) - {JobState.RUNNING}))}) AND kind = ?1"
-            " AND (?2 = '' OR queue = ?2) ORDER BY number LIMIT ?3",
-            (JobKind.TASK.value, queue, limit),
+            f"SELECT id FROM jobs WHERE state IN ({among(tuple(set(states) - {JobState.RUNNING}))}) AND {IS_TASK}"
+            " AND (?1 = '' OR queue = ?1) ORDER BY number LIMIT ?2",
+            (queue, limit),
         ).fetchall()
         for row in [self.known(id) for (id,) in wanted]:
             if row.state in WAITING:
@@ -820,7 +826,13 @@ class Jobs:
     def unroutable(self, now: int) -> list[Row]:
         """Jobs that no worker has known for long, and of which this was not said yet."""
         self.flush()
-        return [self.known(id) for (id,) in self._execute(UNROUTABLE, (now - UNROUTABLE_US,)).fetchall()]
+        found: list[Row] = []
+        queue: tuple[str] | None = ("",)
+        while queue is not None:
+            stray = self._execute(UNROUTABLE, (*queue, now - UNROUTABLE_US)).fetchall()
+            found += [self.known(id) for (id,) in stray]
+            queue = self._execute(NEXT_QUEUE, queue).fetchone()
+        return found
 
 
 class _Queues(msgspec.Struct, frozen=True):

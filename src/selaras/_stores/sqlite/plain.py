@@ -17,7 +17,7 @@ from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.connection import Connection
 from selaras._stores.sqlite.jobs import Jobs
 from selaras._stores.sqlite.log import Log
-from selaras._stores.sqlite.schema import IS_CLAIMABLE, IS_RUNNING
+from selaras._stores.sqlite.schema import IS_CLAIMABLE, IS_RUNNING, STATES
 
 CLAIMABLE: Final = f"""
     SELECT number, id, task, plain, priority, place, expires_us, payload, meta, queue, attempt, lost, created_us, strayed_us
@@ -25,14 +25,14 @@ CLAIMABLE: Final = f"""
 """
 NEXT_LANE: Final = f"SELECT lane FROM jobs WHERE {IS_CLAIMABLE} AND queue = ? AND lane > ? ORDER BY lane LIMIT 1"
 CLAIM: Final = (
-    f"UPDATE jobs SET state = '{JobState.RUNNING}', attempt = attempt + 1, fence = ?, instance = ?, turn = ?,"
+    f"UPDATE jobs SET state = {STATES[JobState.RUNNING]}, attempt = attempt + 1, fence = ?, instance = ?, turn = ?,"
     " started_us = ?, progress = NULL, lane = '' WHERE number = ?"
 )
 LAY_ASIDE: Final = (
     "UPDATE jobs SET lane = task, strayed_us = iif(strayed_us > 0, strayed_us, ready_us) WHERE number = ?"
 )
 SUCCEED: Final = (
-    f"UPDATE jobs SET state = '{JobState.SUCCEEDED}', result = ?, error = ?, reason = ?, instance = '', ended_us = ?,"
+    f"UPDATE jobs SET state = {STATES[JobState.SUCCEEDED]}, result = ?, error = ?, reason = ?, instance = '', ended_us = ?,"
     " keep_until_us = ? + result_ttl_us WHERE number = ? AND id = ? AND fence = ? AND instance = ?"
     f" AND {IS_RUNNING} AND plain = 1 AND lost = 0"
 )
@@ -65,20 +65,21 @@ class PlainJobs:
         admissions: list[Admission] = []
         queues: dict[str, None] = {}
         ready, scheduled = JobState.READY, JobState.SCHEDULED
+        is_ready, is_scheduled = STATES[ready], STATES[scheduled]
         for new in news:
             number += 1
             first = number
             due_us = new.due_us or now + new.delay_us
             if due_us <= now:
                 number += 1
-                state, place, ready_us = ready, number, now
+                state, code, place, ready_us = ready, is_ready, number, now
             else:
-                state, place, ready_us = scheduled, 0, 0
+                state, code, place, ready_us = scheduled, is_scheduled, 0, 0
             expires_us = now + new.expires_in_us if new.expires_in_us else 0
             queues[new.queue] = None
             kept.append((
-                first, new.id, state, new.priority, place, ready_us, now, due_us, expires_us, new.result_ttl_us,
-                new.queue, new.task, new.payload, new.meta, rows.encoded_rest(new),
+                first, new.id, code, new.priority, place, ready_us, now, due_us, expires_us, new.result_ttl_us,
+                new.queue, new.task, new.payload, new.meta, rows.more_of(new),
             ))  # fmt: skip
             admissions.append(Admission(new.id, state))
         inserted = self._con.executemany(rows.INSERT_PLAIN, kept).rowcount

@@ -11,12 +11,13 @@ from msgspec import Struct
 from selaras._core.jobs.job import Edge, Ended, JobKind, JobRecord, NewJob, Parent, UniqueUntil
 from selaras._core.jobs.states import JobState
 from selaras._stores.sqlite.connection import Value
+from selaras._stores.sqlite.schema import KINDS, STATES
 
 _KEPT: Final = (
-    "number", "id", "state", "plain", "priority", "place", "ready_us", "fence", "attempt", "lost", "turn", "joined",
-    "created_us", "due_us", "expires_us", "started_us", "ended_us", "keep_until_us", "result_ttl_us", "strayed_us",
-    "cancel_requested", "queue", "task", "kind", "lane", "instance", "line", "unique_key", "reason",
-    "payload", "meta", "rest", "waits", "positions", "input", "stuck", "result", "error", "progress", "history",
+    "number", "id", "state", "kind", "plain", "priority", "place", "ready_us", "fence", "attempt", "lost", "turn",
+    "joined", "created_us", "due_us", "expires_us", "started_us", "ended_us", "keep_until_us", "result_ttl_us",
+    "strayed_us", "cancel_requested", "queue", "task", "lane", "instance", "line", "unique_key", "reason",
+    "payload", "meta", "more", "result", "error", "progress",
 )  # fmt: skip
 
 SELECT: Final = f"SELECT {', '.join(_KEPT)} FROM jobs"
@@ -26,7 +27,7 @@ UPDATE: Final = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _KEPT[2:]
 
 _PLAIN: Final = (
     "number", "id", "state", "priority", "place", "ready_us", "created_us", "due_us", "expires_us", "result_ttl_us",
-    "queue", "task", "payload", "meta", "rest",
+    "queue", "task", "payload", "meta", "more",
 )  # fmt: skip
 INSERT_PLAIN: Final = (
     f"INSERT INTO jobs ({', '.join(_PLAIN)}) VALUES ({', '.join('?' * len(_PLAIN))}) ON CONFLICT (id) DO NOTHING"
@@ -34,7 +35,7 @@ INSERT_PLAIN: Final = (
 
 
 class Rest(Struct, frozen=True, array_like=True):
-    """What of a job no query asks for."""
+    """What of a request no query asks for."""
 
     expires_in_us: int = 0
     ordered: bool = False
@@ -46,15 +47,20 @@ class Rest(Struct, frozen=True, array_like=True):
     failed_ttl_us: int = 7 * 86_400_000_000
 
 
+class _More(Struct, frozen=True, array_like=True):
+    rest: Rest
+    waits: list[Parent] = []
+    positions: dict[int, int] = {}
+    input: bytes | None = None
+    stuck: list[str] = []
+    history: list[Ended] = []
+
+
 _USUAL: Final = Rest()
 _encode: Final = msgspec.msgpack.encode
-_decode_rest: Final = msgspec.msgpack.Decoder(Rest).decode
-_decode_waits: Final = msgspec.msgpack.Decoder(list[Parent]).decode
-_decode_positions: Final = msgspec.msgpack.Decoder(dict[int, int]).decode
-_decode_names: Final = msgspec.msgpack.Decoder(list[str]).decode
-_decode_history: Final = msgspec.msgpack.Decoder(list[Ended]).decode
-_STATES: Final = {state.value: state for state in JobState}
-_KINDS: Final = {kind.value: kind for kind in JobKind}
+_decode_more: Final = msgspec.msgpack.Decoder(_More).decode
+_STATES: Final = {code: state for state, code in STATES.items()}
+_KINDS: Final = {code: kind for kind, code in KINDS.items()}
 
 
 @dataclass(slots=True)
@@ -139,49 +145,46 @@ def rest_of(new: NewJob) -> Rest:
     )
 
 
-def encoded_rest(new: NewJob) -> bytes | None:
-    """Return the same as the column keeps it."""
-    rest = rest_of(new)
-    return None if rest == _USUAL else _encode(rest)
+def more_of(new: NewJob) -> bytes | None:
+    """Return what the column `more` keeps of a plain job."""
+    if new.expires_in_us == 0 and new.max_lost == _USUAL.max_lost and new.failed_ttl_us == _USUAL.failed_ttl_us:
+        return None
+    return _encode(_More(rest_of(new)))
 
 
 def row_of(kept: Any) -> Row:
     """Make a row of what `SELECT` returns."""
     (
-        number, id, state, plain, priority, place, ready_us, fence, attempt, lost, turn, joined, created_us, due_us,
-        expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us, cancel_requested, queue, task,
-        kind, lane, instance, line, unique, reason, payload, meta, rest, waits, positions, input, stuck, result,
-        error, progress, history,
+        number, id, state, kind, plain, priority, place, ready_us, fence, attempt, lost, turn, joined, created_us,
+        due_us, expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us, cancel_requested, queue,
+        task, lane, instance, line, unique, reason, payload, meta, more, result, error, progress,
     ) = kept  # fmt: skip
-    return Row(
+    row = Row(
         number, id, created_us, _STATES[state], bool(plain), priority, place, ready_us, fence, attempt, lost, turn,
         joined, due_us, expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us,
         bool(cancel_requested), queue, task, _KINDS[kind], lane, instance, line, unique, reason, payload, meta,
-        _decode_rest(rest) if rest is not None else _USUAL,
-        {(one.job, one.edge): one for one in _decode_waits(waits)} if waits is not None else {},
-        _decode_positions(positions) if positions is not None else {},
-        input,
-        _decode_names(stuck) if stuck is not None else [],
-        result, error, progress,
-        _decode_history(history) if history is not None else [],
-        True,
+        result=result, error=error, progress=progress, is_stored=True,
     )  # fmt: skip
+    if more is not None:
+        kept_more = _decode_more(more)
+        row.rest, row.positions, row.input = kept_more.rest, kept_more.positions, kept_more.input
+        row.waits = {(one.job, one.edge): one for one in kept_more.waits}
+        row.stuck, row.history = kept_more.stuck, kept_more.history
+    return row
 
 
 def kept_of(row: Row) -> tuple[Value, ...]:
     """Return what `INSERT` takes; from the third on, and then the number, what `UPDATE` does."""
+    more: bytes | None = None
+    if row.waits or row.positions or row.stuck or row.history or row.input is not None or row.rest != _USUAL:
+        waits = list(row.waits.values())
+        more = _encode(_More(row.rest, waits, row.positions, row.input, row.stuck, row.history))
     return (
-        row.number, row.id, row.state.value, row.plain, row.priority, row.place, row.ready_us, row.fence, row.attempt,
-        row.lost, row.turn, row.joined, row.created_us, row.due_us, row.expires_us, row.started_us, row.ended_us,
-        row.keep_until_us, row.result_ttl_us, row.strayed_us, row.cancel_requested, row.queue, row.task,
-        row.kind.value, row.lane, row.instance, row.line, row.unique, row.reason, row.payload, row.meta,
-        _encode(row.rest) if row.rest != _USUAL else None,
-        _encode(list(row.waits.values())) if row.waits else None,
-        _encode(row.positions) if row.positions else None,
-        row.input,
-        _encode(row.stuck) if row.stuck else None,
+        row.number, row.id, STATES[row.state], KINDS[row.kind], row.plain, row.priority, row.place, row.ready_us,
+        row.fence, row.attempt, row.lost, row.turn, row.joined, row.created_us, row.due_us, row.expires_us,
+        row.started_us, row.ended_us, row.keep_until_us, row.result_ttl_us, row.strayed_us, row.cancel_requested,
+        row.queue, row.task, row.lane, row.instance, row.line, row.unique, row.reason, row.payload, row.meta, more,
         row.result, row.error, row.progress,
-        _encode(row.history) if row.history else None,
     )  # fmt: skip
 
 

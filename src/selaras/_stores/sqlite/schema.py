@@ -6,6 +6,7 @@ claim costs the same with ten jobs waiting and with a million.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -18,21 +19,42 @@ from selaras._stores.sqlite.connection import Connection
 VERSION: Final = 1
 
 
-def among(states: frozenset[JobState] | tuple[JobState, ...]) -> str:
-    """Write states as an SQL list. An index is used only where a query spells its condition the same way."""
-    return ", ".join(f"'{state}'" for state in sorted(states))
+STATES: Final = {
+    JobState.BLOCKED: 0,
+    JobState.SCHEDULED: 1,
+    JobState.HELD: 2,
+    JobState.READY: 3,
+    JobState.RUNNING: 4,
+    JobState.SUCCEEDED: 5,
+    JobState.FAILED: 6,
+    JobState.CANCELLED: 7,
+    JobState.EXPIRED: 8,
+}
+"""How a state is kept: as numbers whose order lets each index name its jobs by one comparison."""
+
+KINDS: Final = {JobKind.TASK: 0, JobKind.WRITING: 1, JobKind.LOCK: 2}
+"""How a kind is kept."""
+
+assert all(STATES[state] <= STATES[JobState.READY] for state in WAITING)
+assert all(STATES[state] >= STATES[JobState.SUCCEEDED] for state in FINAL)
 
 
-IS_READY: Final = f"state = '{JobState.READY}'"
-IS_CLAIMABLE: Final = f"{IS_READY} AND kind = '{JobKind.TASK}'"  # a lock is fetched by name
-IS_RUNNING: Final = f"state = '{JobState.RUNNING}'"
-IS_SCHEDULED: Final = f"state = '{JobState.SCHEDULED}'"
-IS_BLOCKED: Final = f"state = '{JobState.BLOCKED}'"
-IS_IN_LINE: Final = f"line <> '' AND state IN ({among((JobState.HELD, JobState.READY))})"
-IS_WAITING: Final = f"state IN ({among(WAITING)})"
-IS_OVER: Final = f"state IN ({among(FINAL)})"
-IS_SCOPE: Final = f"kind <> '{JobKind.TASK}'"
-IS_LOCK_OFFER: Final = f"kind = '{JobKind.LOCK}' AND {IS_READY}"
+def among(states: Iterable[JobState]) -> str:
+    """Write states as an SQL list."""
+    return ", ".join(str(STATES[state]) for state in sorted(states))
+
+
+# An index is used only where a query spells its condition in the same way.
+IS_TASK: Final = f"kind = {KINDS[JobKind.TASK]}"
+IS_CLAIMABLE: Final = f"state = {STATES[JobState.READY]} AND {IS_TASK}"  # a lock is fetched by name
+IS_RUNNING: Final = f"state = {STATES[JobState.RUNNING]}"
+IS_EARLY: Final = f"state <= {STATES[JobState.SCHEDULED]}"
+IS_SCHEDULED: Final = f"{IS_EARLY} AND state = {STATES[JobState.SCHEDULED]}"
+IS_IN_LINE: Final = f"line <> '' AND state >= {STATES[JobState.HELD]} AND state <= {STATES[JobState.READY]}"
+IS_WAITING: Final = f"state <= {STATES[JobState.READY]}"
+IS_OVER: Final = f"state >= {STATES[JobState.SUCCEEDED]}"
+IS_SCOPE: Final = f"kind > {KINDS[JobKind.TASK]}"
+IS_LOCK_OFFER: Final = f"{IS_SCOPE} AND kind = {KINDS[JobKind.LOCK]} AND state = {STATES[JobState.READY]}"
 
 TABLES: Final = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -70,33 +92,30 @@ CREATE INDEX tokens_late ON tokens (until_us);
 CREATE TABLE floors (key TEXT PRIMARY KEY, version INTEGER, closed_until_us INTEGER) WITHOUT ROWID;
 
 -- `plain`: it stands in no line, writes nothing and nobody waits for it, so its end touches its own row only.
--- `lane`: its task, once a worker did not know it. `rest`, `waits`, `positions`, `stuck`, `history`: NULL if as by default.
+-- `lane`: its task, once a worker did not know it. `more`: what no query asks for, NULL if as by default.
 CREATE TABLE jobs (
-    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state TEXT NOT NULL, plain INTEGER NOT NULL DEFAULT 1,
-    priority INTEGER NOT NULL, place INTEGER NOT NULL DEFAULT 0, ready_us INTEGER NOT NULL DEFAULT 0,
-    fence INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0, lost INTEGER NOT NULL DEFAULT 0,
-    turn INTEGER NOT NULL DEFAULT 0, joined INTEGER NOT NULL DEFAULT 0,
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state INTEGER NOT NULL, kind INTEGER NOT NULL DEFAULT 0,
+    plain INTEGER NOT NULL DEFAULT 1, priority INTEGER NOT NULL, place INTEGER NOT NULL DEFAULT 0,
+    ready_us INTEGER NOT NULL DEFAULT 0, fence INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0,
+    lost INTEGER NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0, joined INTEGER NOT NULL DEFAULT 0,
     created_us INTEGER NOT NULL, due_us INTEGER NOT NULL, expires_us INTEGER NOT NULL DEFAULT 0,
     started_us INTEGER NOT NULL DEFAULT 0, ended_us INTEGER NOT NULL DEFAULT 0,
     keep_until_us INTEGER NOT NULL DEFAULT 0, result_ttl_us INTEGER NOT NULL, strayed_us INTEGER NOT NULL DEFAULT 0,
-    cancel_requested INTEGER NOT NULL DEFAULT 0,
-    queue TEXT NOT NULL, task TEXT NOT NULL, kind TEXT NOT NULL DEFAULT '{JobKind.TASK}',
+    cancel_requested INTEGER NOT NULL DEFAULT 0, queue TEXT NOT NULL, task TEXT NOT NULL,
     lane TEXT NOT NULL DEFAULT '', instance TEXT NOT NULL DEFAULT '', line TEXT NOT NULL DEFAULT '',
     unique_key TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '',
-    payload BLOB NOT NULL, meta BLOB NOT NULL, rest BLOB, waits BLOB, positions BLOB, input BLOB,
-    stuck BLOB, result BLOB, error BLOB, progress BLOB, history BLOB
+    payload BLOB NOT NULL, meta BLOB NOT NULL, more BLOB, result BLOB, error BLOB, progress BLOB
 );
 CREATE INDEX jobs_ready ON jobs (queue, lane, priority DESC, place, ready_us) WHERE {IS_CLAIMABLE};
-CREATE INDEX jobs_running ON jobs (instance, fence) WHERE {IS_RUNNING};
-CREATE INDEX jobs_asked ON jobs (instance, fence) WHERE {IS_RUNNING} AND cancel_requested = 1;
-CREATE INDEX jobs_due ON jobs (due_us, number, queue) WHERE {IS_SCHEDULED};
-CREATE INDEX jobs_blocked ON jobs (queue) WHERE {IS_BLOCKED};
+CREATE INDEX jobs_running ON jobs (instance, cancel_requested, fence) WHERE {IS_RUNNING};
+CREATE INDEX jobs_early ON jobs (state, due_us, number, queue) WHERE {IS_EARLY};
 CREATE INDEX jobs_in_line ON jobs (line, kind, queue, priority DESC, joined, id) WHERE {IS_IN_LINE};
 CREATE INDEX jobs_late ON jobs (expires_us, number) WHERE expires_us > 0 AND {IS_WAITING};
 CREATE INDEX jobs_over ON jobs (keep_until_us, number, queue, state, kind) WHERE {IS_OVER};
-CREATE INDEX jobs_stray ON jobs (strayed_us) WHERE lane <> '' AND {IS_READY};
-CREATE INDEX jobs_scopes ON jobs (number) WHERE {IS_SCOPE};
-CREATE INDEX jobs_offers ON jobs (number) WHERE {IS_LOCK_OFFER};
+CREATE INDEX jobs_scopes ON jobs (kind, state, number) WHERE {IS_SCOPE};
+
+-- For people who read the file.
+CREATE TABLE states (code INTEGER PRIMARY KEY, name TEXT);
 
 CREATE TABLE lines (name TEXT PRIMARY KEY, holder TEXT NOT NULL, head TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE dependents (
@@ -127,6 +146,7 @@ def create(con: Connection, *, index: int, partitions: int) -> None:
             con.execute(statement)
     facts = {"product": "selaras", "version": VERSION, "index": index, "partitions": partitions}
     con.executemany("INSERT INTO meta VALUES (?, ?)", list(facts.items()))
+    con.executemany("INSERT INTO states VALUES (?, ?)", [(code, state.value) for state, code in STATES.items()])
 
 
 def check(con: Connection, path: Path, *, index: int, partitions: int) -> None:

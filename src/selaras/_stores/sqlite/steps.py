@@ -46,7 +46,7 @@ from selaras._stores.sqlite.jobs import Jobs
 from selaras._stores.sqlite.log import Log
 from selaras._stores.sqlite.plain import Candidate, PlainJobs, Recipe, claim_again, claim_of, recipe_of
 from selaras._stores.sqlite.rows import is_plain
-from selaras._stores.sqlite.schema import IS_RUNNING
+from selaras._stores.sqlite.schema import IS_RUNNING, KINDS
 
 CANCELS: Final = f"SELECT id, fence FROM jobs WHERE {IS_RUNNING} AND cancel_requested = 1 AND instance = ? ORDER BY fence"
 _HOLDER: Final = "SELECT number, acked, idle FROM instances WHERE id = ?"
@@ -135,14 +135,15 @@ class Steps:
         instance = request.instance
         holder = self._execute(_HOLDER, (instance,)).fetchone()
         if holder is None:
-            settled = tuple(self._plain.settle(instance, request.settlements, now))
-            return TurnReply(news=self._log.news(request.since), enrolled=False, settled=settled)
+            refused = tuple(self._plain.settle(instance, request.settlements, now))
+            return TurnReply(news=self._log.news(request.since), enrolled=False, settled=refused)
         row, acked, was_idle = holder
         if request.acked > acked:
             acked = request.acked
             self._execute(_ACKNOWLEDGE, (instance, acked))
         kept = self._execute(_REPLY, (instance, request.number)).fetchone()
-        settled, claims = (), ()
+        settled: tuple[Settled, ...] = ()
+        claims: tuple[Claim, ...] = ()
         if kept is not None:
             settled, claims = self._tell_again(_decode_reply(kept[0]))
             more = self._claim(request, now, limit=0)[1]
@@ -289,7 +290,7 @@ class Steps:
         for id, fence, kind, turn in running:
             if (id, fence) in abandoned:
                 self._jobs.lose(self._jobs.known(id), now)
-            elif kind == JobKind.TASK and turn <= request.last_turn and (id, fence) not in held:
+            elif kind == KINDS[JobKind.TASK] and turn <= request.last_turn and (id, fence) not in held:
                 self._jobs.release(self._jobs.known(id), now)
         self._jobs.flush()
         still = {(id, fence) for id, fence, _, _ in self._running_briefly(instance)}
