@@ -43,6 +43,9 @@ class _Missing:
 MISSING: Final = _Missing()
 """What `Cache.hit` returns when it cannot answer at once. Not a value anybody can store."""
 
+SWEEP_NS: Final = 20_000_000
+"""The least time between two looks for what is over."""
+
 
 class Cache:
     """One process's view of the cached families of one store. Any thread and any loop may use it."""
@@ -72,6 +75,7 @@ class Cache:
         for follower in self._followers:
             follower.on_event = self._event_for
         self._joins_ns = 0
+        self._sweep_ns = 0
         self._families: dict[str, Family] = {}
         self._loops: dict[int, Flights] = {}
         self._storable = Storable(self._tell)
@@ -338,7 +342,7 @@ class Cache:
             slot.family.counts.own += 1
             value = pending.value if slot.family.codec.shared else slot.family.codec.decode(pending.put.value)
             return Reading(value, "put", why="this attempt put it")
-        preimage = None if writer.started else writer.preimages.get(slot.key)
+        preimage = writer.preimage_of(slot.key)
         if preimage is not None:
             value = self._preimage(slot, preimage, writer)
             if value is not MISSING:
@@ -533,6 +537,9 @@ class Cache:
     def sweep(self) -> None:
         """Drop a little of what is over. Every reply does this; call it from time to time where none come."""
         now = self._now_ns()
+        if now < self._sweep_ns:
+            return
+        self._sweep_ns = now + SWEEP_NS
         self._local.sweep(now)
         for follower in self._followers:
             follower.sweep(now)

@@ -96,6 +96,10 @@ class Session:
         """As `owner_of`, and also for keys that are written without an intent."""
         return next((session for session in self.chain() if key in session.own or key in session.serves), None)
 
+    def preimage_of(self, key: str) -> Entry | None:
+        """Return what its intent replaced; once the body has begun it may have written, and nothing is returned (P10)."""
+        return None if self.started else self.preimages.get(key)
+
     def scope(self) -> Session | None:
         """Return the innermost session that can own intents."""
         return next((session for session in self.chain() if session.owner is not None), None)
