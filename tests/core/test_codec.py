@@ -11,14 +11,13 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
+from typing import Annotated, Any, Generic, Literal, NewType, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel
-
 from tests.core.values import (
     ANNOTATED,
     FOREIGN,
@@ -34,6 +33,7 @@ from tests.core.values import (
     Trip,
     same,
 )
+
 from selaras._core.codec import Codec, CorruptBytes, Secret, checksum, codec_of, peek
 from selaras._core.errors import ConfigurationError, NotEncodable
 
@@ -52,7 +52,7 @@ def refusal(annotation: Any, value: Any) -> str:
 
 
 @given(ANNOTATED, st.data())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_annotated_values_come_back_as_they_were(pair: tuple[Any, Any], data: st.DataObject) -> None:
     annotation, values = pair
     value = data.draw(values)
@@ -63,7 +63,7 @@ def test_annotated_values_come_back_as_they_were(pair: tuple[Any, Any], data: st
 
 
 @given(PLAIN)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_plain_data_comes_back_without_any_annotation(value: Any) -> None:
     assert same(round_trip(Any, value), value)
 
@@ -74,7 +74,7 @@ def test_what_is_not_plain_data_needs_an_annotation(value: Any, wrap: Any) -> No
 
 
 @given(ANNOTATED, st.one_of(PLAIN, FOREIGN))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_values_of_other_types_are_refused_or_coerced_to_an_equal_one(pair: tuple[Any, Any], value: Any) -> None:
     try:
         back = round_trip(pair[0], value)
@@ -99,7 +99,7 @@ def test_damaged_bytes_are_told_as_corrupt_and_nothing_else(pair: tuple[Any, Any
 
 
 @given(st.binary(max_size=40), ANNOTATED)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_bytes_at_all_are_decoded_or_told_as_corrupt(noise: bytes, pair: tuple[Any, Any]) -> None:
     for form in (b"", b"\x01", b"\x02"):
         try:
@@ -109,7 +109,8 @@ def test_any_bytes_at_all_are_decoded_or_told_as_corrupt(noise: bytes, pair: tup
 
 
 @pytest.mark.parametrize(
-    "huge", [b"\x01\xdd\xff\xff\xff\xff", b"\x02\xdf\xff\xff\xff\xff", b"\x02\xc6\xff\xff\xff\xff", b"\x01" + b"\x91" * 9000]
+    "huge",
+    [b"\x01\xdd\xff\xff\xff\xff", b"\x02\xdf\xff\xff\xff\xff", b"\x02\xc6\xff\xff\xff\xff", b"\x01" + b"\x91" * 9000],
 )
 def test_bytes_that_promise_more_than_they_hold_are_corrupt(huge: bytes) -> None:
     for annotation in (Any, list[int], Node):
@@ -122,7 +123,8 @@ def test_bytes_that_promise_more_than_they_hold_are_corrupt(huge: bytes) -> None
 
 def test_the_path_of_what_would_not_come_back_is_named() -> None:
     assert "value.products[1].id is 'x', where int is expected" in refusal(
-        Basket, Basket([Product(1, "a", 1.0), Product("x", "b", 1.0)])  # type: ignore[arg-type]
+        Basket,
+        Basket([Product(1, "a", 1.0), Product("x", "b", 1.0)]),  # type: ignore[arg-type]
     )
     assert refusal(Any, {"a": [1, {"b": object()}]}).startswith("value['a'][1]['b'] is an object")
     assert refusal(dict[str, list[int]], {"x": [1, 2, None]}).startswith("value['x'][2] is None")
@@ -199,6 +201,12 @@ def test_a_zone_that_would_not_come_back_is_refused() -> None:
         def utcoffset(self, moment: datetime | None) -> timedelta | None:
             return timedelta(hours=1) if moment else None
 
+        def dst(self, moment: datetime | None) -> timedelta | None:
+            return None
+
+        def tzname(self, moment: datetime | None) -> str | None:
+            return None
+
     # A datetime keeps its instant, as a fixed offset; a bare time in such a zone has none.
     assert round_trip(datetime, datetime(2024, 1, 1, tzinfo=Mine())) == datetime(2023, 12, 31, 23, tzinfo=UTC)
     assert "time zone" in refusal(time, time(1, tzinfo=Mine()))
@@ -239,8 +247,8 @@ def test_aliases_new_types_generics_and_annotated_are_seen_through() -> None:
     class Books(Shelf[Decimal]):
         label: str = ""
 
-    Box.__annotations__["item"] = T
-    Shelf.__annotations__["boxes"] = list[T]
+    Box.__annotations__["item"] = cast(Any, T)
+    Shelf.__annotations__["boxes"] = cast(Any, list)[T]
     assert round_trip(UserId, UserId(3)) == 3
     assert round_trip(Annotated[int, "any mark"], 3) == 3
     assert same(round_trip(Box[Decimal], Box(Decimal("1.10"))), Box(Decimal("1.10")))
@@ -345,7 +353,7 @@ def test_br_037_nan_and_infinity_come_back() -> None:
 @pytest.mark.parametrize(
     "moment",
     [
-        datetime(2024, 3, 1, 12),
+        datetime(2024, 3, 1, 12),  # noqa: DTZ001 - naive on purpose
         datetime(2024, 3, 1, 12, tzinfo=UTC),
         datetime.fromisoformat("2024-03-01T12:00:00.000001+05:45"),
         datetime(2024, 11, 3, 1, 30, fold=1, tzinfo=ZoneInfo("America/St_Johns")),
@@ -413,9 +421,9 @@ def test_br_072_a_model_with_hidden_state_is_refused_rather_than_halved() -> Non
 def test_br_083_a_pickle_is_only_bytes() -> None:
     class Bomb:
         def __reduce__(self) -> Any:
-            return (pytest.fail, ("code ran",))
+            return (pytest.fail, ("its code ran",))
 
-    bomb = pickle.dumps(Bomb, protocol=0) if False else b"cos\nsystem\n(S'exit 1'\ntR."
+    bomb = pickle.dumps(Bomb())
 
     for annotation in (Any, int, Product, Order):
         with pytest.raises(CorruptBytes):
@@ -444,7 +452,7 @@ def test_br_094_what_is_larger_than_the_limit_is_refused_at_the_call() -> None:
 def test_enums_survive_aliases_and_renumbering() -> None:
     class Level(enum.Enum):
         LOW = 1
-        MINOR = 1
+        MINOR = 1  # noqa: PIE796 - an alias
         HIGH = 2
 
     assert round_trip(Level, Level.MINOR) is Level.LOW

@@ -7,7 +7,7 @@ import enum
 import math
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, Optional, TypedDict, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -121,9 +121,7 @@ LEAVES: list[tuple[Any, SearchStrategy[Any]]] = [
     (Literal["a", 1, True], st.sampled_from(["a", 1, True])),
 ]
 
-PRODUCTS = st.builds(
-    Product, id=INTEGERS, name=TEXT, price=st.floats(), tags=st.lists(TEXT, max_size=2).map(tuple)
-)
+PRODUCTS = st.builds(Product, id=INTEGERS, name=TEXT, price=st.floats(), tags=st.lists(TEXT, max_size=2).map(tuple))
 POINTS = st.builds(Point, x=st.floats(), y=st.floats())
 NODES: SearchStrategy[Node] = st.deferred(
     lambda: st.builds(Node, value=INTEGERS, below=st.lists(NODES, max_size=2).map(tuple))
@@ -164,19 +162,21 @@ HASHABLE = {int, str, bool, bytes, date, UUID, Colour, Size, Odd, Point, Product
 
 def _wrapped(pair: tuple[Any, SearchStrategy[Any]]) -> SearchStrategy[tuple[Any, SearchStrategy[Any]]]:
     annotation, values = pair
+    # Made at run time; as Any, for no checker can follow them.
+    many, row, table, maybe, group, fixed = (cast(Any, kind) for kind in (list, tuple, dict, Optional, set, frozenset))
     options: list[tuple[Any, SearchStrategy[Any]]] = [
-        (list[annotation], st.lists(values, max_size=3)),
-        (tuple[annotation, ...], st.lists(values, max_size=3).map(tuple)),
-        (tuple[annotation, int], st.tuples(values, INTEGERS)),
-        (Optional[annotation], values | st.none()),  # noqa: UP045 - an annotation may be None itself
-        (dict[str, annotation], st.dictionaries(TEXT, values, max_size=3)),
-        (dict[int, annotation], st.dictionaries(INTEGERS, values, max_size=3)),
+        (many[annotation], st.lists(values, max_size=3)),
+        (row[annotation, ...], st.lists(values, max_size=3).map(tuple)),
+        (row[annotation, int], st.tuples(values, INTEGERS)),
+        (maybe[annotation], values | st.none()),
+        (table[str, annotation], st.dictionaries(TEXT, values, max_size=3)),
+        (table[int, annotation], st.dictionaries(INTEGERS, values, max_size=3)),
     ]
     if annotation in HASHABLE:
         options += [
-            (set[annotation], st.sets(values, max_size=3)),
-            (frozenset[annotation], st.frozensets(values, max_size=3)),
-            (dict[annotation, list[annotation]], st.dictionaries(values, st.lists(values, max_size=2), max_size=3)),
+            (group[annotation], st.sets(values, max_size=3)),
+            (fixed[annotation], st.frozensets(values, max_size=3)),
+            (table[annotation, many[annotation]], st.dictionaries(values, st.lists(values, max_size=2), max_size=3)),
         ]
     return st.sampled_from(options)
 

@@ -34,12 +34,11 @@ from selaras._core.codec import (
     lowered_of,
     plain_of,
     too_large,
-    unmasked,
 )
 from selaras._core.errors import ConfigurationError, NotEncodable, SelarasError
 from selaras._core.hints import Hints
 from selaras._core.shapes import NO_WIRE, AnyShape, DictShape, EnumShape, Leaf, ManyShape, Row, Shape, leaf
-from selaras._core.tagged import MASK, Refused
+from selaras._core.tagged import Hidden, Refused
 
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -311,11 +310,13 @@ class Signature:
                 values.append(self._absent(place))
                 continue
             shape = plan.shapes[place]
+            # It was a secret in the version of the program that wrote it.
+            data = found[name].data if type(found[name]) is Hidden else found[name]
             try:
                 if payload[:1] == CARRIED and shape.wire is not NO_WIRE:
-                    values.append(msgspec.convert(found[name], shape.wire))
+                    values.append(msgspec.convert(data, shape.wire))
                 else:
-                    values.append(shape.lift(found[name]))
+                    values.append(shape.lift(data))
             except UNREADABLE as error:
                 raise Unbindable(f"{self.name}: the stored {name!r} is not a {shape.name}: {error}") from error
         return tuple(values)
@@ -332,7 +333,7 @@ class Signature:
         if missing or extra:
             said = [f"no value for {', '.join(missing)}"] if missing else []
             said += [f"a value for {', '.join(extra)}, which it does not have"] if extra else []
-            raise Unbindable(f"{self.name}{self._bare}: the stored arguments have {' and '.join(said)}")
+            raise Unbindable(f"{self._shown()}: the stored arguments have {' and '.join(said)}")
 
     def _unbindable(self, payload: bytes, error: BaseException) -> Exception:
         """Say what a payload that msgspec refused really is: broken bytes, or another signature's."""
@@ -343,7 +344,10 @@ class Signature:
             self._check_names(found)
         except (CorruptBytes, Unbindable) as reason:
             return reason
-        return Unbindable(f"{self.name}{self._bare}: {error}")
+        return Unbindable(f"{self._shown()}: {error}")
+
+    def _shown(self) -> str:
+        return f"{self.name}({', '.join(self.parameters)})"
 
     # -- for people
 
@@ -518,8 +522,8 @@ def _layout_of(name: str, offered: list[Parameter], kept: list[Parameter]) -> La
             extra = place
         elif parameter.kind is Parameter.VAR_POSITIONAL:
             spread = place
-        stranded = place >= leading and parameter.kind is Parameter.POSITIONAL_ONLY
-        if stranded or (spread == place and spread != leading):
+        by_position_only = parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
+        if by_position_only and offered[place] is not parameter:
             raise ConfigurationError(
                 f"{name}: {parameter.name!r} can only be given by position and stands after a parameter with Read(...): "
                 "put parameters with Read(...) after `*`"
@@ -547,7 +551,6 @@ _SHORT: Final = _Shortened()
 
 def _shown(shape: Shape, value: Any) -> str:
     try:
-        data = unmasked(shape.lower(value, 0))
+        return _SHORT.repr(shape.lower(value, 0))
     except Exception:  # noqa: BLE001 - what cannot be stored can still be named
         return f"<{type(value).__qualname__}>"
-    return MASK if type(data) is str and data == MASK else _SHORT.repr(data)
