@@ -254,6 +254,7 @@ class Cache:
     async def read(self, slot: Slot, fresh: Level | None = None) -> Reading:
         """Read through, and say where the value came from."""
         session = SESSION.get()
+        self._families[slot.family.name] = slot.family
         need = self._need(slot.family, fresh, session)
         writer = session.writes(slot.key) if session else None
         if writer is not None and (writer.started or slot.key in writer.own):
@@ -266,7 +267,6 @@ class Cache:
         if session is not None and session.in_transaction() and slot.family.version is None:
             return await self._read_in_transaction(slot)
         self._check_not_its_own(slot, session)
-        self._families[slot.family.name] = slot.family
         outcome, joined = await self._flights().ride(slot, need, self._join_floor)
         slot.family.counts.joined += joined
         return await self._reading(slot, outcome)
@@ -321,7 +321,8 @@ class Cache:
         """Bring values into the local tier, fresh enough for these sessions. Keys that they write are left out; what
         fails is left to the read that follows.
         """
-        wanted = [slot for slot in slots if not any(session.writes(slot.key) for session in sessions)]
+        written = {key for session in sessions for one in session.chain() for key in (*one.own, *one.serves)}
+        wanted = [slot for slot in slots if slot.key not in written]
         if not wanted:
             return
         reader = _latest(sessions)
