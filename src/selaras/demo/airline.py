@@ -11,7 +11,7 @@ from pathlib import Path
 
 from selaras import Call, Read, Selaras, current_job
 from selaras.demo.flights import Airport, Flight, Plane, Weather
-from selaras.demo.gauges import Reads, reporting
+from selaras.demo.gauges import reads_of, reporting
 from selaras.demo.ledger import Ledger
 
 app = Selaras(namespace=os.environ.get("SELARAS_DEMO_NAMESPACE", "airline"))
@@ -21,7 +21,7 @@ app = Selaras(namespace=os.environ.get("SELARAS_DEMO_NAMESPACE", "airline"))
 async def ledger() -> AsyncIterator[Ledger]:
     """The datastore, opened once a process."""
     opened = Ledger(Path(os.environ["SELARAS_DEMO_LEDGER"]))
-    with reporting(count_reads):  # for the screen; a program of yours has no need of it
+    with reporting(lambda: reads_of(app)):  # for the screen; a program of yours has no need of it
         yield opened
     opened.close()
 

@@ -11,24 +11,46 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict, astuple
+
+from selaras import Selaras
 
 _EVERY_S: Final = 0.2
 
 
 class Reads(Struct, frozen=True):
-    """Reads so far, by where the answer came from."""
+    """Reads so far, by where the answer came from.
+
+    Attributes:
+        local: this process's memory.
+        claim: it came along with the job, which is about to write that key.
+        shared: the store.
+        loaded: the datastore.
+    """
 
     local: int = 0
+    claim: int = 0
     shared: int = 0
     loaded: int = 0
 
     def __add__(self, other: Reads) -> Reads:
-        return Reads(self.local + other.local, self.shared + other.shared, self.loaded + other.loaded)
+        return Reads(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def ratios(self) -> dict[str, float]:
         """Return each tier's share of all reads."""
-        total = (self.local + self.shared + self.loaded) or 1
-        return {tier: round(getattr(self, tier) / total, 4) for tier in self.__struct_fields__}
+        total = sum(astuple(self)) or 1
+        return {tier: round(count / total, 4) for tier, count in asdict(self).items()}
+
+
+def reads_of(app: Selaras) -> Reads:
+    """Add up the reads that this process's cache has answered."""
+    families = app.process().cache.stats()["families"].values()
+    return Reads(
+        local=sum(family["local"] + family["own"] for family in families),
+        claim=sum(family["preimages"] for family in families),
+        shared=sum(family["shared"] for family in families),
+        loaded=sum(family["loads"] for family in families),
+    )
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from selaras.demo.flights import Plane
 from selaras.demo.gauges import Reads
 
 _BARS: Final = " ▁▂▃▄▅▆▇█"
-_TIERS: Final = (("local", "green"), ("shared", "cyan"), ("loaded", "yellow"))
+_TIERS: Final = (("local", "green"), ("claim", "blue"), ("shared", "cyan"), ("loaded", "yellow"))
 _LINE_EVERY_S: Final = 2.0
 _WIDTH: Final = 80
 
@@ -150,11 +150,11 @@ def _tiers(reads: Reads) -> Text:
     ratios = reads.ratios()
     text = Text()
     for tier, color in _TIERS:
-        text.append("█" * round(ratios[tier] * 20), style=color)
+        text.append("█" * round(ratios[tier] * 10), style=color)
     text.append("  ")
     for tier, color in _TIERS:
         text.append(f" {tier} ", style=color)
-        text.append(f"{ratios[tier]:.1%}")
+        text.append(f"{ratios[tier]:.0%}")
     return text
 
 
