@@ -100,6 +100,14 @@ class Process:
     async def read(self, row: Any = 42, fresh: Any = None, session: Session | None = None) -> Any:
         return await self.within(session, self.cache.read(self.world.slot(row), fresh))
 
+    async def get_on_another_loop(self, row: Any = 42, fresh: Any = None) -> Any:
+        """Read in a thread that has a loop of its own, as a blocking program does."""
+
+        async def read() -> Any:
+            return await self.cache.get(self.world.slot(row), fresh)
+
+        return await asyncio.to_thread(lambda: asyncio.run(read()))
+
     async def within(self, session: Session | None, work: Awaitable[Any]) -> Any:
         before = SESSION.set(session)
         try:
@@ -132,6 +140,7 @@ class Process:
             )
         )
         assert reply.enrolled
+        self.world.clock.advance(1)  # a reply takes its time
         self.cache.heard(index, reply.news, sent)
         return reply.settled, reply.claims, sent, self.world.clock.instant_ns()
 
@@ -187,6 +196,7 @@ class Process:
         sent = self.world.clock.instant_ns()
         scope = NewJob(id=name, task="", kind=JobKind.WRITING, writes=tuple(slot.key for slot in slots))
         grant = await self.partition().open_scope(self.name, scope, self.cursor(0))
+        self.world.clock.advance(1)
         self.cache.heard(0, grant.news, sent)
         return Session(
             SessionKind.WRITING,
