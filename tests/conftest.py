@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 
@@ -11,6 +12,8 @@ from tests.clock import VirtualClock
 from tests.stores import KINDS, make_store
 
 from selaras._contracts.store import Store
+
+_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
@@ -23,12 +26,19 @@ def entropy() -> Random:
     return Random(20_251_129)
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder for a store's files; in memory where the system offers that, since thousands are made."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(params=KINDS)
 async def store(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock, entropy: Random
+    request: pytest.FixtureRequest, folder: Path, clock: VirtualClock, entropy: Random
 ) -> AsyncIterator[Store]:
     """Each kind of store, open."""
-    store = make_store(request.param, tmp_path, clock, entropy)
+    store = make_store(request.param, folder, clock, entropy)
     await store.open()
     yield store
     await store.close()

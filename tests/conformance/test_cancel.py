@@ -19,13 +19,13 @@ async def test_br104_a_waiting_job_never_starts(world: World, state: JobState) -
     worker = await world.worker()
     unique = local("unique")
     await world.enqueue(job(B, line=LINE))
-    options: dict[str, Any] = {
+    options: dict[JobState, dict[str, Any]] = {
         JobState.READY: {},
         JobState.SCHEDULED: {"delay_us": SECOND},
         JobState.BLOCKED: {"parents": after(B)},
         JobState.HELD: {"line": LINE},
-    }[state]
-    admission = await world.enqueue_one(A, unique=unique, **options)
+    }
+    admission = await world.enqueue_one(A, unique=unique, **options[state])
 
     answer = await world.home.cancel(A, "not wanted any more")
     await worker.run()

@@ -39,14 +39,17 @@ class Bell(Protocol):
 
 
 class Store(Protocol):
-    """All partitions of one namespace.
+    """All partitions of one namespace."""
 
-    Attributes:
-        url: masked, absolute; fit for messages and logs.
-    """
+    @property
+    def url(self) -> str:
+        """Masked, absolute; fit for messages and logs."""
+        ...
 
-    url: str
-    partitions: Sequence[Partition]
+    @property
+    def partitions(self) -> Sequence[Partition]:
+        """All of them, in the order of their indexes."""
+        ...
 
     async def open(self) -> None:
         """Connect; create or check what is there. Raises StoreUnavailable, StoreMismatch."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from threading import Lock
 
 from selaras._contracts.clock import Clock, Entropy
-from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, Partition
+from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest
 from selaras._contracts.store import Bell, Pulse
 from selaras._stores.memory.partition import MemoryPartition
 
@@ -23,8 +23,7 @@ class MemoryStore:
         chance = entropy or Random()  # event ids guard against mistakes, not against people
         self._bells: dict[str, MemoryBell] = {}
         self._numbers = itertools.count(1)
-        self._partitions = [MemoryPartition(i, partitions, clock, chance, self._ring) for i in range(partitions)]
-        self.partitions: Sequence[Partition] = self._partitions
+        self.partitions = [MemoryPartition(i, partitions, clock, chance, self._ring) for i in range(partitions)]
 
     async def open(self) -> None:
         """Nothing to connect."""
@@ -34,7 +33,7 @@ class MemoryStore:
 
     def pulse(self) -> Pulse:
         """See `Store`."""
-        return _MemoryPulse(self._partitions)
+        return _MemoryPulse(self.partitions)
 
     def bell(self) -> Bell:
         """See `Store`."""
