@@ -50,7 +50,7 @@ def test_sleepers_wake_in_their_order_each_at_its_own_instant() -> None:
             group.create_task(sleeper("slow", 4, 1))
             group.create_task(sleeper("fast", 1.5, 3))
             await asyncio.sleep(0)
-            await clock.advance("10s")
+            await clock.elapse("10s")
 
         assert woken == [
             ("fast", timedelta(seconds=1.5)),

@@ -239,7 +239,7 @@ def _note(job: JobRecord, now_us: int) -> str:
     failure = error_of(job)
     match job.state:
         case JobState.SCHEDULED:
-            due = f"due in {rough_text(job.due_us - now_us)}"
+            due = f"due in {rough_text(job.due_us - now_us)}" if job.due_us > now_us else "due"
             return f"{due}, after {error_text(failure)}" if failure else due
         case JobState.RUNNING:
             asked = ", asked to end" if job.cancel_requested else ""

@@ -17,7 +17,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "jobs": ("selaras.cli.jobs:jobs", "List, show, retry, cancel and purge jobs."),
     "queues": ("selaras.cli.queues:queues", "Show queues; pause and resume them."),
     "cache": ("selaras.cli.cache:cache", "Read and invalidate cached values; see the shared tier."),
-    "demo": ("selaras.cli.demo:demo", "Run a month of real flights, and check every plane."),
+    "demo": ("selaras.demo.command:demo", "Run a month of real flights, and check every plane."),
 }
 """name -> (where it is, one line about it)."""
 

@@ -15,11 +15,11 @@ async def waits_for(store: Store, found: Found, now_us: int) -> list[str]:
     match job.state:
         case JobState.BLOCKED:
             return [await _parent(store, parent, job) for parent in job.parents] or ["the scope that made it"]
-        case JobState.SCHEDULED:
+        case JobState.SCHEDULED if job.due_us > now_us:
             return [f"its time, in {rough_text(job.due_us - now_us)}"]
         case JobState.HELD:
             return [await _line(found)]
-        case JobState.READY:
+        case JobState.READY | JobState.SCHEDULED:
             return await _worker(store, job, now_us)
         case _:
             return []

@@ -20,7 +20,7 @@ _PASSES: Final = 20
 
 
 class VirtualClock:
-    """A clock that a test moves by hand. Any thread may read it and, on a loop of its own, sleep by it.
+    """A clock that a test moves by hand; any thread may read it, and sleep by it on a loop of its own.
 
     It starts at 2026-01-01 00:00 UTC unless told otherwise.
     """
@@ -36,7 +36,7 @@ class VirtualClock:
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
 
     def instant_ns(self) -> int:
-        """Return the instant; it moves with `advance` only."""
+        """Return the instant; it goes on only when it is moved."""
         return self._instant_ns
 
     def wall_us(self) -> int:
@@ -70,7 +70,7 @@ class VirtualClock:
             due_ns = min((due_ns for due_ns, _, waker in self._sleepers if not waker.done()), default=None)
         return None if due_ns is None else -((self._instant_ns - due_ns) // 1_000)
 
-    async def advance(self, by: Duration) -> None:
+    async def elapse(self, by: Duration) -> None:
         """Move the clock on by `by`, stopping at each instant at which somebody wakes and letting them go on."""
         end_ns = self._instant_ns + duration_us(by, name="by") * 1_000
         while True:
