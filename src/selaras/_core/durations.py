@@ -31,10 +31,10 @@ def duration_us(value: Duration, *, name: str = "duration") -> int:
         us = _text_us(value, name)
     elif isinstance(value, bool) or not isinstance(value, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] - called with users' values
         raise ConfigurationError(f"{name}={value!r}: give seconds, a timedelta or text such as '10m'")
-    elif math.isnan(value) or math.isinf(value):
+    elif isinstance(value, float) and not math.isfinite(value):
         raise ConfigurationError(f"{name}={value!r} is not a length of time")
     else:
-        us = round(value * US)
+        us = round(max(-1, min(value, _MOST_US)) * US)  # cut before it overflows: it is refused below
     if us < 0:
         raise ConfigurationError(f"{name}={value!r} is negative; a length of time starts at 0")
     if us > _MOST_US:
@@ -53,7 +53,7 @@ def _text_us(text: str, name: str) -> int:
                 f"{name}={text!r}: units are us, ms, s, m, h, d, w, as in '10m' or '1h30m'"
             ) from None
         return duration_us(seconds, name=name)
-    return round(sum(float(number) * _UNITS_US[unit] for number, unit in parts))
+    return round(min(sum(float(number) * _UNITS_US[unit] for number, unit in parts), 2 * _MOST_US))
 
 
 def format_us(us: int) -> str:
