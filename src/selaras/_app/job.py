@@ -85,6 +85,6 @@ class Job(Generic[R_co]):
 
         Raises:
             UnknownJob: never enqueued, deleted, or its retention is over.
-            WrongState: it is not `failed`, or another job holds its unique key.
+            SelarasError: it is not `failed`, or another job holds its unique key.
         """
         await retry_job(self.program, self.id, self.home)

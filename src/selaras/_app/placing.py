@@ -12,9 +12,10 @@ from selaras._app.declared import TaskSpec
 from selaras._app.meta import Meta, decode_meta, encode_meta
 from selaras._app.middleware import Message, Middleware
 from selaras._app.options import Options
-from selaras._app.process import Process
+from selaras._app.process import Process, looks_generated
 from selaras._app.program import Program
 from selaras._app.relaying import relay
+from selaras._app.settings import UNBOUNDED
 from selaras._cache.session import SESSION, Session, SessionKind
 from selaras._core.errors import IdConflict, SelarasError
 from selaras._core.jobs.job import Admission, Edge, JobRecord, NewJob, OnConflict, Parent, Refusal, UniqueUntil
@@ -107,7 +108,7 @@ async def _job_of(program: Program, process: Process, planned: Planned, scope: S
     return NewJob(
         id=planned.id,
         task=spec.name,
-        payload=signature.encode(planned.arguments, most=program.settings.max_payload),
+        payload=signature.encode(planned.arguments, most=program.settings.max_payload or UNBOUNDED),
         meta=_meta(options, follows=follows is not None),
         queue=spec.queue if options.queue is None else options.queue,
         priority=spec.priority if options.priority is None else options.priority,
@@ -267,10 +268,10 @@ def _placed(home: int, admissions: Sequence[Admission]) -> list[Placed]:
 async def reserve(process: Process, job: NewJob, home: int) -> Placed | None:
     """Take the names of a job that another partition keeps. Returns the twin that has them, if one does."""
     id_at = partition_of(job.id, process.partitions)
-    if id_at != home:
+    # A generated id lives where it points to, and nobody else has it; one that was given may stand in any line.
+    if id_at != home or not looks_generated(job.id):
         # Marked, so that it is never taken for a unique key, which holds no control characters.
-        twin = await _take(process, id_at, f"\x1fid:{job.id}", job, home, _still_there)
-        if twin is not None:
+        if await _take(process, id_at, f"\x1fid:{job.id}", job, home, _still_there) is not None:
             return Placed(job.id, home, created=False, refusal=Refusal.ID_CONFLICT)
     if job.unique and partition_of(job.unique, process.partitions) != home:
         still = _still_unfinished if job.unique_until is UniqueUntil.FINISHED else _still_waits

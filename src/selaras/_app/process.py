@@ -25,6 +25,7 @@ from selaras._core.positions import Cursor, News
 from selaras._core.routing import partition_of
 from selaras._worker.heart import Beat, Heart
 
+_ID_DIGITS: Final = frozenset("0123456789abcdef")
 _ID_BITS: Final = 80
 """Of a generated id: far more than jobs there will ever be, and short in a log line."""
 
@@ -188,6 +189,11 @@ class Process:
             made = format(self.entropy.getrandbits(_ID_BITS), "020x")
             if home < 0 or self.partitions == 1 or partition_of(made, self.partitions) == home:
                 return made
+
+
+def looks_generated(id: str) -> bool:
+    """Say whether an id is of the form of a generated one."""
+    return len(id) == _ID_BITS // 4 and not set(id) - _ID_DIGITS
 
 
 class Processes:

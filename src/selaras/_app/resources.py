@@ -34,8 +34,8 @@ class Opened:
                 self._values[name] = await _enter(self._stack, factory)
             return self._values[name]
 
-    def __bool__(self) -> bool:
-        return bool(self._values)
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
 
     def __contains__(self, name: object) -> bool:
         return name in self._values

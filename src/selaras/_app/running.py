@@ -17,6 +17,7 @@ from selaras._app.placing import reserve
 from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.resources import JOB, Opened
+from selaras._app.settings import UNBOUNDED
 from selaras._cache.family import Slot
 from selaras._cache.session import SESSION, Session
 from selaras._contracts.host import Executors, Mode, ProcessDied, Stop
@@ -192,9 +193,15 @@ class AttemptRun:
             except BaseException as error:  # noqa: BLE001 - what a resource raises at its end belongs to the job
                 return self._settlement(Raised(error))
         try:
-            result = self.spec.result.encode(value, path="result", most=self.program.settings.max_result)
+            result = self.spec.result.encode(value, path="result", most=UNBOUNDED)
         except NotEncodable as error:
             return self._settlement(Unstorable(str(error)))
+        most = self.program.settings.max_result
+        if most and len(result) > most:
+            reason = (
+                f"result too large: {len(result):,} bytes, and max_result is {most:,}: store it and return its name"
+            )
+            return self._settlement(Unstorable(reason))
         if self.session.children and self.process.partitions > 1:
             await self._reserve_children()
         return self._settlement(Returned(result))

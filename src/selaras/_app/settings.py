@@ -11,6 +11,9 @@ from msgspec import Struct
 from selaras._core.durations import Duration, duration_us, format_us
 from selaras._core.errors import ConfigurationError
 
+UNBOUNDED: Final = 2**62
+"""A size that nothing reaches."""
+
 Kind: TypeAlias = Literal["time", "count", "bytes", "text"]
 
 

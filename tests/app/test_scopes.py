@@ -1,0 +1,240 @@
+"""Effects belong to their scope: what a job or a writing() block stores, voids and enqueues."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.app.work import work, working
+
+from selaras import JobCancelled, JobState, Selaras, WouldDeadlock, current_job
+
+
+async def test_children_of_a_job_wait_for_its_success(app: Selaras) -> None:
+    ran: list[str] = []
+
+    @app.task
+    async def child(name: str) -> None:
+        ran.append(name)
+
+    @app.task(retries=2)
+    async def parent() -> None:
+        attempt = current_job().attempt
+        await child.enqueue(f"child of attempt {attempt}")
+        await child.options(now=True).enqueue(f"at once, by attempt {attempt}")
+        if attempt < 3:
+            raise ValueError("again")
+
+    job = await parent.enqueue()
+    await work(app)
+    await job.result(timeout=10)
+    await work(app)
+
+    assert sorted(ran) == [
+        "at once, by attempt 1",
+        "at once, by attempt 2",
+        "at once, by attempt 3",
+        "child of attempt 3",
+    ]
+
+
+async def test_waiting_for_a_held_child_raises_at_once(app: Selaras) -> None:
+    @app.task
+    async def child() -> int:
+        return 1
+
+    @app.task(retries=0)
+    async def parent() -> str:
+        held = await child.enqueue()
+        try:
+            await held.result()
+        except WouldDeadlock as error:
+            return str(error)
+        return "waited"
+
+    job = await parent.enqueue()
+    await work(app)
+
+    assert "now=True" in await job.result(timeout=10)
+
+
+async def test_a_child_wanted_now_can_be_waited_for(app: Selaras) -> None:
+    @app.task
+    async def child() -> int:
+        return 1
+
+    @app.task
+    async def parent() -> int:
+        return await (await child.options(now=True).enqueue()).result(timeout=10) + 1
+
+    job = await parent.enqueue()
+    async with working(app):
+        assert await job.result(timeout=10) == 2
+
+
+async def test_children_are_dropped_when_their_job_fails(app: Selaras) -> None:
+    @app.task
+    async def child() -> None: ...
+
+    @app.task(retries=0)
+    async def parent() -> None:
+        await child.options(id="the child").enqueue()
+        raise ValueError("no")
+
+    await parent.enqueue()
+    await work(app)
+
+    with pytest.raises(Exception, match="no job 'the child'"):
+        await app.job("the child").info()
+
+
+async def test_chains_and_dependents_work_inside_a_job(app: Selaras) -> None:
+    @app.task
+    async def one() -> int:
+        return 1
+
+    @app.task
+    async def double(x: int) -> int:
+        return x * 2
+
+    @app.task
+    async def parent() -> list[str]:
+        chained = await one.call().then(double).enqueue()
+        first = await one.enqueue()
+        after = await one.options(after=first).enqueue()
+        return [chained.id, after.id]
+
+    job = await parent.enqueue()
+    async with working(app):
+        chained, after = await job.result(timeout=10)
+        assert await app.job(chained).result(timeout=10) == 2
+        assert await app.job(after).result(timeout=10) == 1
+
+
+async def test_writing_hides_nothing_and_stores_at_its_end(app: Selaras) -> None:
+    prices = {1: 10}
+    loads: list[int] = []
+
+    @app.cached
+    async def price(id: int) -> int:
+        loads.append(id)
+        return prices[id]
+
+    assert await price(1) == 10
+    async with price.key(1).writing():
+        prices[1] = 20
+        assert await price(1) == 20
+        assert await price.key(1).get("strict") == 20
+        await price.key(1).put(30)
+        assert await price(1) == 30  # its own put
+        prices[1] = 30
+    loads.clear()
+
+    assert await price(1) == 30
+    assert loads == []  # the put was stored
+
+
+async def test_jobs_of_a_writing_scope_are_released_by_its_success(app: Selaras) -> None:
+    @app.cached
+    async def price(id: int) -> int:
+        return id
+
+    @app.task
+    async def child() -> int:
+        return 1
+
+    async with price.key(1).writing():
+        job = await child.enqueue()
+        assert (await job.info()).state is JobState.BLOCKED
+        with pytest.raises(WouldDeadlock):
+            await job.result()
+    await work(app)
+    assert await job.result(timeout=10) == 1
+
+
+async def test_jobs_of_a_writing_scope_that_raised_are_dropped(app: Selaras) -> None:
+    @app.cached
+    async def price(id: int) -> int:
+        return id
+
+    @app.task
+    async def child() -> int:
+        return 1
+
+    with pytest.raises(ValueError, match="rolled back"):
+        async with price.key(1).writing():
+            job = await child.enqueue()
+            raise ValueError("rolled back")
+    await work(app)
+
+    with pytest.raises(JobCancelled):
+        await job.result(timeout=10)
+
+
+async def test_a_put_of_a_failed_attempt_is_not_stored(app: Selaras) -> None:
+    prices = {1: 10}
+
+    @app.cached
+    async def price(id: int) -> int:
+        return prices[id]
+
+    @app.task(writes=price, retries=0)
+    async def bad(id: int) -> None:
+        await price.key(id).put(99)
+        raise ValueError("no")
+
+    assert await price(1) == 10
+    await bad.enqueue(1)
+    await work(app)
+
+    assert await price.key(1).get("strict") == 10
+
+
+async def test_a_task_called_directly_runs_here_under_its_intents(app: Selaras) -> None:
+    prices = {1: 10}
+
+    @app.cached
+    async def price(id: int) -> int:
+        return prices[id]
+
+    @app.task
+    async def told(id: int) -> int:
+        return await price(id)
+
+    @app.task(writes=price)
+    async def reprice(id: int, new: int) -> str:
+        prices[id] = new
+        assert await price(id) == new
+        await price.key(id).put(new)
+        return (await told.enqueue(id)).id
+
+    assert await price(1) == 10
+    child = await reprice(1, 11)
+    assert await price(1) == 11
+    await work(app)
+    assert await app.job(child).result(timeout=10) == 11
+
+
+async def test_a_task_called_inside_a_job_that_writes_the_same_key_does_not_wait_for_itself(app: Selaras) -> None:
+    prices = {1: 10}
+
+    @app.cached
+    async def price(id: int) -> int:
+        return prices[id]
+
+    @app.task(writes=price)
+    async def add(id: int, by: int) -> None:
+        prices[id] += by
+
+    @app.task(writes=price)
+    async def add_twice(id: int) -> int:
+        await add(id, 1)
+        async with app.lock(price.key(id)) as lock:
+            assert lock.fence == current_job().fence
+        await add(id, 1)
+        return await price(id)
+
+    job = await add_twice.enqueue(1)
+    async with asyncio.timeout(20):
+        await work(app)
+    assert await job.result(timeout=10) == 12
