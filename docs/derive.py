@@ -11,11 +11,14 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import re
 import sys
+import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import selaras
 from selaras._app.settings import OPTIONS, Option
 from selaras._contracts import limits
 from selaras._core import errors
@@ -127,7 +130,69 @@ def _drawing(module: ModuleType) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def api_page() -> str:
+    """Every public name: what it says of itself, and what can be called on it."""
+    parts = ["# Public names\n\nAll of these are imported from `selaras`. Everything else is private.\n"]
+    parts.extend(_name(name, getattr(selaras, name)) for name in public_names())
+    return "\n".join(parts)
+
+
+def public_names() -> list[str]:
+    """Return what can be imported from the package: what it re-exports, not its modules."""
+    return sorted(
+        name for name, thing in vars(selaras).items() if not name.startswith("_") and not inspect.ismodule(thing)
+    )
+
+
+def _name(name: str, thing: object) -> str:
+    if inspect.isclass(thing) and issubclass(thing, BaseException) and thing in error_classes():
+        return f"## `{name}`\n\nAn error: see [errors](errors.md).\n"
+    said = inspect.getdoc(thing) if inspect.isclass(thing) or inspect.isroutine(thing) else ""
+    head = f"## `{name}{_signature(thing) if inspect.isroutine(thing) else ''}`\n\n{_block(said or '')}\n"
+    return head + "".join(_methods(thing) if inspect.isclass(thing) else ())
+
+
+def _methods(cls: type) -> Iterator[str]:
+    for name, member in vars(cls).items():
+        if name.startswith("_") and name != "__call__":
+            continue
+        if isinstance(member, property):
+            yield f"\n**`.{name}`** {_block(inspect.getdoc(member) or '')}\n"
+        elif inspect.isroutine(member) and inspect.getdoc(member):
+            waits = "await " if inspect.iscoroutinefunction(member) else ""
+            called = "" if name == "__call__" else f".{name}"
+            yield f"\n**`{waits}{_an_instance_of(cls)}{called}{_signature(member)}`** {_block(inspect.getdoc(member) or '')}\n"
+
+
+def _an_instance_of(cls: type) -> str:
+    return "app" if cls is selaras.Selaras else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
+
+def _signature(function: object) -> str:
+    """Return the parameters, without types: those are in the code, and in your editor."""
+    assert callable(function)
+    spelled = [*typing.get_overloads(function), function]
+    parameters = max((list(inspect.signature(one).parameters.values()) for one in spelled), key=len)
+    shown = [p.replace(annotation=inspect.Parameter.empty) for p in parameters if p.name != "self"]
+    return str(inspect.Signature(shown))
+
+
+def _block(text: str) -> str:
+    """Return a docstring as Markdown: its sections as lists."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.rstrip() in ("Args:", "Raises:", "Attributes:", "Returns:"):
+            lines.append(f"*{line.strip().rstrip(':')}*")
+            lines.append("")
+        elif line.startswith("    ") and not line.startswith("     ") and ":" in line:
+            lines.append(f"- {line.strip()}")
+        else:
+            lines.append(line if not line.startswith("        ") else f"  {line.strip()}")
+    return "\n".join(lines)
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "api.md": api_page,
     "settings.md": settings_page,
     "errors.md": errors_page,
     "lifecycle.md": lifecycle_page,
