@@ -85,6 +85,8 @@ class SqliteBell:
                 return False
             if await self._wait_once(loop, min(left, LOOK_EVERY_S)):
                 return True
+            if left < LOOK_EVERY_S:
+                return self._heard()
             seen = self._look()
             if seen != self._seen:
                 self._seen = seen

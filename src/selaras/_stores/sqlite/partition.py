@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from selaras._contracts.partition import (
     AnyEffect,
@@ -43,6 +43,8 @@ from selaras._stores.sqlite.log import news, voided_after
 from selaras._stores.sqlite.reader import Reader
 from selaras._stores.sqlite.steps import Steps
 from selaras._stores.sqlite.writer import Writer
+
+T = TypeVar("T")
 
 
 class SqlitePartition:
@@ -261,7 +263,7 @@ class SqlitePartition:
         """Forget the last events and all entries, as a failover to a lagging replica would: a new epoch (P20)."""
         self._writer.run_blocking(lambda steps: steps.lose_memory(events=events))
 
-    async def _inspect(self, look: Callable[[Connection], Any]) -> Any:
+    async def _inspect(self, look: Callable[[Connection], T]) -> T:
         return await asyncio.to_thread(self._inspector.snapshot, look)
 
 

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os import getpid
 from threading import Event, Thread, get_ident
 from typing import Any, Final, TypeVar
 
@@ -43,8 +44,8 @@ class _Asked:
     """A verb, and who waits for it."""
 
     verb: Callable[[Steps], Any]
-    future: asyncio.Future[Any]
-    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any] | None  # None: a thread waits, not a task
+    loop: asyncio.AbstractEventLoop | None
     result: Any = None
     error: BaseException | None = None
 
@@ -74,22 +75,24 @@ class Writer:
         if self._closed:
             raise StoreUnavailable(f"the store {self._file.path.absolute()} is closed")
         loop = asyncio.get_running_loop()
-        asked = _Asked(verb, loop.create_future(), loop)
-        self._asked.append(asked)
+        future: asyncio.Future[T] = loop.create_future()
+        self._asked.append(_Asked(verb, future, loop))
         if heavy or not self._inline:
             self._kick()
         elif self._soon is not loop:
             self._soon = loop
             loop.call_soon(self._run_here)
-        result: T = await asked.future
-        return result
+        return await future
 
     def run_blocking(self, verb: Callable[[Steps], T]) -> T:
         """Run a verb on the calling thread, however long it waits for other writers."""
+        asked = _Asked(verb, None, None)
         with self._link.lock:
-            begin(self._connection())
-            asked = _Asked(verb, None, None)  # type: ignore[arg-type] - nobody waits on a loop
-            self._transact([asked])
+            try:
+                begin(self._connection())
+                self._transact([asked])
+            except DatabaseError as error:
+                self._fail([asked], error)
         if asked.error:
             raise asked.error
         result: T = asked.result
@@ -152,8 +155,6 @@ class Writer:
             self._deliver(asked, here=None)
 
     def _kick(self) -> None:
-        from os import getpid
-
         if self._thread is None or self._thread_pid != getpid():
             self._thread_pid = getpid()
             self._kicked = Event()
@@ -192,7 +193,7 @@ class Writer:
         batch: list[_Asked] = []
         while self._asked and len(batch) < BATCH_MOST:
             asked = self._asked.popleft()
-            if not asked.future.cancelled():
+            if asked.future is None or not asked.future.cancelled():
                 batch.append(asked)
         return batch
 
@@ -253,7 +254,7 @@ class Writer:
         for asked in batch:
             if asked.loop is here:
                 _answer(asked)
-            else:
+            elif asked.loop is not None:
                 elsewhere.setdefault(asked.loop, []).append(asked)
         for loop, several in elsewhere.items():
             try:
@@ -263,7 +264,7 @@ class Writer:
 
 
 def _answer(asked: _Asked) -> None:
-    if asked.future.done():
+    if asked.future is None or asked.future.done():
         return
     if asked.error is not None:
         asked.future.set_exception(asked.error)
