@@ -35,7 +35,7 @@ from selaras._core.codec import (
     plain_of,
     too_large,
 )
-from selaras._core.errors import ConfigurationError, NotEncodable, SelarasError
+from selaras._core.errors import ConfigurationError, NotEncodable
 from selaras._core.hints import Hints
 from selaras._core.shapes import NO_WIRE, AnyShape, DictShape, EnumShape, Leaf, ManyShape, Row, Shape, leaf
 from selaras._core.tagged import Hidden, Refused
@@ -47,7 +47,7 @@ _MEMO_TYPES: Final = frozenset({int, str, bool, bytes, UUID, date, type(None)})
 _MEMO_MOST: Final = 20_000
 
 
-class Unbindable(SelarasError):
+class Unbindable(Exception):
     """A stored payload does not fit the parameters of this program's function; says what is missing or extra."""
 
 
