@@ -168,13 +168,12 @@ def _an_instance_of(cls: type) -> str:
     return "app" if cls is selaras.Selaras else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
 
-def _signature(function: object) -> str:
+def _signature(function: Callable[..., object]) -> str:
     """Return the parameters, without types: those are in the code, and in your editor."""
-    assert callable(function)
-    spelled = [*typing.get_overloads(function), function]
+    spelled: list[Callable[..., object]] = [*typing.get_overloads(function), function]
     parameters = max((list(inspect.signature(one).parameters.values()) for one in spelled), key=len)
     shown = [p.replace(annotation=inspect.Parameter.empty) for p in parameters if p.name != "self"]
-    return str(inspect.Signature(shown))
+    return str(inspect.Signature(shown)).replace("<Auto.AUTO: 'auto'>", "auto")
 
 
 def _block(text: str) -> str:
