@@ -1,0 +1,42 @@
+"""The statements whose cost must not grow with the number of jobs, and how SQLite means to run them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from selaras._stores.sqlite import cells, jobs, plain, rows, steps
+from selaras._stores.sqlite.connection import Connection
+
+HOT: Final = {
+    "claimable": plain.CLAIMABLE,
+    "next lane": plain.NEXT_LANE,
+    "claim": plain.CLAIM,
+    "succeed": plain.SUCCEED,
+    "lay aside": plain.LAY_ASIDE,
+    "job": rows.BY_ID,
+    "change": rows.UPDATE,
+    "due": jobs.DUE,
+    "next due": jobs.NEXT_DUE,
+    "late": jobs.LATE,
+    "over": jobs.OVER,
+    "running": jobs.RUNNING,
+    "lock offers": jobs.OFFERS,
+    "next queue": jobs.NEXT_QUEUE,
+    "unroutable": jobs.UNROUTABLE,
+    "head of a line": jobs.FIRST_OF_NEXT_QUEUE,
+    "cancels": steps.CANCELS,
+    "look at a key": cells.CELL,
+}
+
+
+def plan(con: Connection, statement: str) -> list[str]:
+    """Return SQLite's plan of a statement, a line a step."""
+    given = [None] * max(statement.count("?"), 1)
+    found = con.execute(f"EXPLAIN QUERY PLAN {statement}", given[: con_parameters(statement)])
+    return [detail for _, _, _, detail in found]
+
+
+def con_parameters(statement: str) -> int:
+    """Return how many values a statement takes: numbered ones count once."""
+    numbered = [int(part[0]) for part in statement.split("?")[1:] if part[:1].isdigit()]
+    return max(numbered) if numbered else statement.count("?")

@@ -1,0 +1,255 @@
+"""The files of the SQLite store: what is refused, what is said, and when a new epoch begins."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.clock import SECOND, VirtualClock
+
+from selaras._contracts.limits import REAP_GRACE_US
+from selaras._contracts.partition import Fill, HeartbeatRequest, Instance, Invalidation, JobFilter, ReadRequest, TurnRequest
+from selaras._core.cache.entry import Hit, Miss
+from selaras._core.errors import StoreMismatch, StoreUnavailable
+from selaras._core.jobs.job import Attempt, NewJob, Put
+from selaras._core.jobs.states import JobState
+from selaras._core.positions import START
+from selaras._stores.sqlite import SqliteStore, epochs, plans
+from selaras._stores.sqlite.partition import SqlitePartition
+
+
+@asynccontextmanager
+async def opened(path: Path, clock: VirtualClock, partitions: int = 1) -> AsyncIterator[SqlitePartition]:
+    store = SqliteStore(path, clock, partitions=partitions, entropy=Random())
+    await store.open()
+    try:
+        yield store.partitions[0]
+    finally:
+        await store.close()
+
+
+async def worker(partition: SqlitePartition, id: str = "w") -> None:
+    await partition.enroll(Instance(id=id, lease_us=15 * SECOND, queues=("default",)))
+
+
+async def claim(partition: SqlitePartition, number: int = 1, limit: int = 10) -> tuple[Attempt, ...]:
+    reply = await partition.turn(
+        TurnRequest(
+            instance="w", number=number, since=START, queues=("default",), tasks=frozenset({"work"}), limit=limit
+        )
+    )
+    return tuple(Attempt(one.job, one.fence) for one in reply.claims)
+
+
+# -- what is refused
+
+
+async def test_a_file_that_is_no_database_is_named_with_what_to_do(folder: Path, clock: VirtualClock) -> None:
+    path = folder / "notes.txt"
+    path.write_text("not a database at all, but quite long enough to be taken for one" * 20)
+
+    with pytest.raises(StoreUnavailable, match=r"notes\.txt is not a SQLite database: name another file"):
+        async with opened(path, clock):
+            pass
+
+    assert path.read_text().startswith("not a database")
+
+
+async def test_another_program_s_database_is_left_alone(folder: Path, clock: VirtualClock) -> None:
+    path = folder / "theirs.db"
+    with sqlite3.connect(path) as con:
+        con.execute("CREATE TABLE meta (name, value)")
+    con.close()
+
+    with pytest.raises(StoreMismatch, match="another program's database"):
+        async with opened(path, clock):
+            pass
+
+
+async def test_a_newer_schema_is_refused(folder: Path, clock: VirtualClock) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock):
+        pass
+    with sqlite3.connect(path) as con:
+        con.execute("UPDATE meta SET value = 99 WHERE name = 'version'")
+    con.close()
+
+    with pytest.raises(StoreMismatch, match="schema 99.*upgrade selaras"):
+        async with opened(path, clock):
+            pass
+
+
+async def test_another_number_of_partitions_is_refused(folder: Path, clock: VirtualClock) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock, partitions=2):
+        pass
+
+    with pytest.raises(StoreMismatch, match="open it with partitions=2"):
+        async with opened(path, clock, partitions=3):
+            pass
+
+
+async def test_a_missing_folder_is_named(folder: Path, clock: VirtualClock) -> None:
+    with pytest.raises(StoreUnavailable, match=r"nowhere/s\.db cannot be opened: does its folder exist"):
+        async with opened(folder / "nowhere" / "s.db", clock):
+            pass
+
+
+async def test_a_partition_is_a_file(folder: Path, clock: VirtualClock) -> None:
+    async with opened(folder / "s.db", clock, partitions=3):
+        assert {path.name for path in folder.glob("s.db*") if "-" not in path.name} == {"s.db", "s.db.p1", "s.db.p2"}
+
+
+# -- epochs
+
+
+async def fill(partition: SqlitePartition, key: str) -> None:
+    look = (await partition.read([ReadRequest(key, "", SECOND)], START)).looks[0]
+    assert isinstance(look, Miss)
+    await partition.fill([Fill(Put(key, b"v", 1), look.token)], START)
+    assert isinstance((await partition.read([ReadRequest(key)], START)).looks[0], Hit)
+
+
+@pytest.mark.parametrize("how", ["another boot", "another file"])
+async def test_a_file_whose_memory_cannot_be_trusted_begins_a_new_epoch(
+    folder: Path, clock: VirtualClock, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock) as partition:
+        await worker(partition)
+        await partition.enqueue([NewJob(id="a", task="work", writes=("w",))], START)
+        ((attempt),) = await claim(partition)
+        await fill(partition, "k")
+        before = await partition.events_since(START)
+
+    if how == "another boot":
+        monkeypatch.setattr(epochs, "boot_id", lambda: "after the crash")
+    else:
+        shutil.copy(path, folder / "copy")
+        os.replace(folder / "copy", path)  # noqa: PTH105
+
+    async with opened(path, clock) as partition:
+        after = await partition.events_since(before.tail)
+        assert after.reset
+        assert after.epoch == before.epoch + 1
+        look = (await partition.read([ReadRequest("k", "", SECOND)], START)).looks[0]
+        assert isinstance(look, Miss)
+        assert look.token > attempt.fence
+        assert [one.clean for one in await partition.intents("w")] == [False]
+
+        clock.advance(REAP_GRACE_US)
+        assert (await partition.tend(10)).lost == 1
+        record, _ = await partition.job("a", START)
+        assert record
+        assert record.state is JobState.READY
+
+    async with opened(path, clock) as partition:
+        assert (await partition.events_since(START)).epoch == before.epoch + 1
+
+
+async def test_a_worker_that_lives_keeps_its_lease_over_a_new_epoch(
+    folder: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock) as partition:
+        await worker(partition)
+        await partition.enqueue([NewJob(id="a", task="work")], START)
+        held = await claim(partition)
+
+    monkeypatch.setattr(epochs, "boot_id", lambda: "after the crash")
+    store = SqliteStore(path, clock)
+    await store.open()
+    pulse = store.pulse()
+    assert pulse.beat(0, HeartbeatRequest(instance="w", last_turn=1, held=held)).lost == ()
+    clock.advance(REAP_GRACE_US)
+
+    assert (await store.partitions[0].tend(10)).lost == 0
+
+    pulse.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+async def test_a_file_that_vanished_is_noticed_and_never_written_to(
+    folder: Path, clock: VirtualClock, how: str
+) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock) as partition:
+        await partition.invalidate(Invalidation(("k",)), START)
+        tail = (await partition.events_since(START)).tail
+        for file in folder.glob("s.db*"):
+            file.unlink()
+        if how == "replaced":
+            async with opened(path, clock) as other:
+                await other.enqueue([NewJob(id="theirs", task="work")], START)
+        clock.advance(SECOND)
+
+        with pytest.raises(StoreUnavailable, match="deleted or replaced while it was open"):
+            await partition.enqueue([NewJob(id="mine", task="work")], START)
+
+        await partition.enqueue([NewJob(id="mine", task="work")], START)
+        news = await partition.events_since(tail)
+        assert news.reset
+        assert news.epoch == 1
+        assert path.exists()
+        there = {job.id for job in (await partition.jobs(JobFilter())).jobs}
+        assert there == ({"mine", "theirs"} if how == "replaced" else {"mine"})
+
+
+async def test_reads_notice_a_file_that_vanished(folder: Path, clock: VirtualClock) -> None:
+    async with opened(folder / "s.db", clock) as partition:
+        await fill(partition, "k")
+        for file in folder.glob("s.db*"):
+            file.unlink()
+        clock.advance(SECOND)
+
+        assert partition.tail_now() is None
+        assert isinstance((await partition.read([ReadRequest("k", "", SECOND)], START)).looks[0], Miss)
+
+
+async def test_store_time_never_goes_back(folder: Path, clock: VirtualClock) -> None:
+    async with opened(folder / "s.db", clock) as partition:
+        await partition.enqueue([NewJob(id="a", task="work")], START)
+        clock.jump(-3_600 * SECOND)
+        await partition.enqueue([NewJob(id="b", task="work")], START)
+
+        jobs = (await partition.jobs(JobFilter())).jobs
+
+        assert jobs[0].created_us == jobs[1].created_us
+
+
+# -- plans
+
+
+async def test_no_hot_statement_scans_a_table(folder: Path, clock: VirtualClock) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock):
+        con = sqlite3.connect(path)
+        for name, statement in plans.HOT.items():
+            steps = plans.plan(con, statement)
+            whole = [step for step in steps if step.startswith("SCAN") and "CONSTANT" not in step and "(" not in step]
+            assert not whole, (name, steps)
+            assert name == "running" or not any("TEMP B-TREE" in step for step in steps), (name, steps)
+        con.close()
+
+
+async def test_a_long_queue_is_claimed_in_order_by_index(folder: Path, clock: VirtualClock) -> None:
+    async with opened(folder / "s.db", clock) as partition:
+        await worker(partition)
+        for start in range(0, 20_000, 1_000):
+            await partition.enqueue([NewJob(id=f"{n:06}", task="work") for n in range(start, start + 1_000)], START)
+        await partition.enqueue([NewJob(id="urgent", task="work", priority=1)], START)
+
+        claimed = await claim(partition, limit=3)
+
+        assert [attempt.job for attempt in claimed] == ["urgent", "000000", "000001"]
+        (queue,) = await partition.queues()
+        assert queue.counts == {"ready": 19_998, "running": 3}
+
+

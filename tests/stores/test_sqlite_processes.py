@@ -1,0 +1,282 @@
+"""The SQLite store between processes, threads, loops and forks: who waits, who is woken, what is one commit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from selaras._contracts.partition import HeartbeatRequest, Instance, Invalidation, JobFilter, ReadRequest, TurnRequest
+from selaras._core.jobs.job import Attempt, NewJob
+from selaras._core.positions import START
+from selaras._stores.sqlite import SqliteStore
+from selaras._stores.sqlite.file import CommitSign
+from selaras._worker.system import SystemClock
+
+SCRIPT = """
+import asyncio, sys
+from selaras._contracts.partition import Instance, TurnRequest
+from selaras._core.jobs.job import NewJob
+from selaras._core.positions import START
+from selaras._stores.sqlite import SqliteStore
+from selaras._worker.system import SystemClock
+
+async def main(path, who, count):
+    store = SqliteStore(path, SystemClock())
+    await store.open()
+    for n in range(count):
+        await store.partitions[0].enqueue([NewJob(id=f"{who}-{n}", task="work")], START)
+    await store.close()
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+def other_process(path: Path, who: str, count: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(path), who, str(count)])
+
+
+@pytest.fixture
+async def store(folder: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(folder / "s.db", SystemClock(), entropy=Random())
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def ids(store: SqliteStore) -> set[str]:
+    return {job.id for job in (await store.partitions[0].jobs(JobFilter(limit=100_000))).jobs}
+
+
+def commits(store: SqliteStore) -> int:
+    """Count the commits of any process, by the counter in the header of the WAL index."""
+    store.partitions[0].tail_now()
+    sign = CommitSign(store.path).read()
+    if not sign:
+        pytest.skip("this system does not show where SQLite maps its index")
+    return int.from_bytes(sign[8:12], sys.byteorder)
+
+
+# -- group commit
+
+
+@pytest.mark.parametrize("synchronous", ["normal", "full"])
+async def test_what_is_asked_together_is_committed_together(folder: Path, synchronous: str) -> None:
+    store = SqliteStore(folder / "s.db", SystemClock(), synchronous=synchronous)  # type: ignore[arg-type]
+    await store.open()
+    partition = store.partitions[0]
+    await partition.enqueue([NewJob(id="first", task="work")], START)
+    before = commits(store)
+
+    replies = await asyncio.gather(*[partition.enqueue([NewJob(id=f"{n}", task="work")], START) for n in range(200)])
+
+    assert [reply.admissions[0].id for reply in replies] == [f"{n}" for n in range(200)]
+    assert commits(store) - before <= 5
+    await store.close()
+
+
+async def test_a_verb_that_fails_does_not_take_its_neighbours_with_it(store: SqliteStore) -> None:
+    partition = store.partitions[0]
+    wrong = NewJob(id="wrong", task="work", payload={"not": "bytes"})  # type: ignore[arg-type]
+
+    good, bad, more = await asyncio.gather(
+        partition.enqueue([NewJob(id="good", task="work")], START),
+        partition.enqueue([wrong], START),
+        partition.enqueue([NewJob(id="more", task="work")], START),
+        return_exceptions=True,
+    )
+
+    assert isinstance(bad, Exception)
+    assert not isinstance(good, BaseException)
+    assert not isinstance(more, BaseException)
+    assert await ids(store) == {"good", "more"}
+
+
+async def test_a_cancelled_caller_does_not_break_the_batch(store: SqliteStore) -> None:
+    partition = store.partitions[0]
+    tasks = [asyncio.ensure_future(partition.enqueue([NewJob(id=f"{n}", task="work")], START)) for n in range(3)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+
+    replies = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert isinstance(replies[1], asyncio.CancelledError)
+    assert {"0", "2"} <= await ids(store)
+
+
+# -- loops, threads, processes, forks
+
+
+def test_one_store_serves_several_loops_one_after_the_other(folder: Path) -> None:
+    store = SqliteStore(folder / "s.db", SystemClock())
+
+    async def once(id: str) -> set[str]:
+        await store.partitions[0].enqueue([NewJob(id=id, task="work")], START)
+        return await ids(store)
+
+    assert asyncio.run(once("a")) == {"a"}
+    assert asyncio.run(once("b")) == {"a", "b"}
+    asyncio.run(store.close())
+
+
+def test_one_store_serves_loops_in_several_threads(folder: Path) -> None:
+    store = SqliteStore(folder / "s.db", SystemClock())
+
+    async def many(who: str) -> None:
+        for n in range(50):
+            await store.partitions[0].enqueue([NewJob(id=f"{who}-{n}", task="work")], START)
+            await store.partitions[0].read([ReadRequest("k")], START)
+
+    threads = [threading.Thread(target=lambda who=who: asyncio.run(many(who))) for who in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(asyncio.run(ids(store))) == 150
+    asyncio.run(store.close())
+
+
+async def test_two_processes_that_write_at_once_both_go_on(folder: Path, store: SqliteStore) -> None:
+    others = [other_process(store.path, who, 200) for who in ("left", "right")]
+    longest = 0.0
+    while any(other.poll() is None for other in others):
+        began = time.perf_counter()
+        await store.partitions[0].invalidate(Invalidation(("k",)), START)
+        longest = max(longest, time.perf_counter() - began)
+        await asyncio.sleep(0.001)
+
+    assert [other.wait() for other in others] == [0, 0]
+    assert len(await ids(store)) == 400
+    assert longest < 2
+
+
+async def test_processes_that_create_the_same_file_at_once_agree(folder: Path) -> None:
+    path = folder / "new.db"
+    others = [other_process(path, f"p{n}", 3) for n in range(4)]
+
+    assert [await asyncio.to_thread(other.wait) for other in others] == [0] * 4
+
+    store = SqliteStore(path, SystemClock())
+    assert len(await ids(store)) == 12
+    assert (await store.partitions[0].events_since(START)).epoch == 0
+    await store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_may_use_the_store_on_both_sides(folder: Path) -> None:
+    store = SqliteStore(folder / "s.db", SystemClock())
+    pulse = store.pulse()
+
+    async def some(who: str) -> None:
+        partition = store.partitions[0]
+        await partition.enroll(Instance(id=who, lease_us=10**7))
+        for n in range(20):
+            await partition.enqueue([NewJob(id=f"{who}-{n}", task="work")], START)
+            assert partition.tail_now() is not None
+        await partition.tend(10)
+        pulse.beat(0, HeartbeatRequest(instance=who, last_turn=0))
+
+    asyncio.run(some("before"))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            asyncio.run(some("child"))
+            asyncio.run(store.close())
+            status = 0
+        finally:
+            os._exit(status)
+    asyncio.run(some("parent"))
+    assert os.waitpid(child, 0)[1] == 0
+    asyncio.run(some("after"))
+
+    assert len(asyncio.run(ids(store))) == 80
+    pulse.close()
+    asyncio.run(store.close())
+
+
+async def test_the_write_ahead_log_does_not_grow_for_ever(folder: Path, store: SqliteStore) -> None:
+    wal = Path(f"{store.path}-wal")
+    for n in range(60):
+        await store.partitions[0].enqueue([NewJob(id=f"{n}-{m}", task="work") for m in range(1_000)], START)
+        await asyncio.sleep(0.002)
+
+    assert wal.stat().st_size < 20 * 1024 * 1024
+
+
+# -- bells
+
+
+async def test_a_bell_wakes_an_idle_worker_of_another_process_at_once(folder: Path, store: SqliteStore) -> None:
+    partition = store.partitions[0]
+    bell = store.bell()
+    await partition.enroll(Instance(id="w", lease_us=10**8, queues=("default",), bell=bell.address))
+    turn = TurnRequest(
+        instance="w", number=1, since=START, queues=("default",), tasks=frozenset({"work"}), limit=1, idle=True
+    )
+    await partition.turn(turn)
+    other = other_process(store.path, "them", 1)
+
+    assert await bell.wait(20)
+
+    seen = time.perf_counter()
+    assert await ids(store) == {"them-0"}
+    assert other.wait() == 0
+    assert time.perf_counter() - seen < 5
+    bell.close()
+
+
+async def test_a_waiter_notices_new_work_although_the_ring_was_lost(folder: Path, store: SqliteStore) -> None:
+    bell = store.bell()
+    other = other_process(store.path, "them", 1)  # nobody is idle, so nobody is rung
+
+    assert await bell.wait(20)
+
+    assert other.wait() == 0
+    bell.close()
+
+
+async def test_several_tasks_wait_for_one_bell(store: SqliteStore) -> None:
+    bell = store.bell()
+    waits = [asyncio.ensure_future(bell.wait(5)) for _ in range(3)]
+    await asyncio.sleep(0.01)
+
+    bell.ring()
+
+    assert await asyncio.gather(*waits) == [True, True, True]
+    assert not await bell.wait(0.01)
+    bell.close()
+
+
+# -- repeated turns
+
+
+async def test_a_repeated_turn_returns_the_same_outcomes_and_claims(folder: Path) -> None:
+    first, second = SqliteStore(folder / "s.db", SystemClock()), SqliteStore(folder / "s.db", SystemClock())
+    partition = first.partitions[0]
+    await partition.enroll(Instance(id="w", lease_us=10**8, queues=("default",)))
+    lined = [NewJob(id=f"lined-{n}", task="work", line=f"l{n}", writes=(f"k{n}",)) for n in range(3)]
+    await partition.enqueue([*[NewJob(id=f"plain-{n}", task="work", payload=b"p") for n in range(5)], *lined], START)
+    turn = TurnRequest(
+        instance="w", number=1, since=START, queues=("default",), tasks=frozenset({"work"}), limit=10
+    )
+
+    reply = await partition.turn(turn)
+    again = await second.partitions[0].turn(turn)
+
+    assert len(reply.claims) == 8
+    assert again.claims == reply.claims
+    assert again.settled == reply.settled
+    assert (await partition.alive([Attempt(one.job, one.fence) for one in again.claims])) == (True,) * 8
+    await first.close()
+    await second.close()
