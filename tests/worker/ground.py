@@ -104,7 +104,9 @@ class _TamperedPulse:
 class Ground:
     """One worker and its store."""
 
-    def __init__(self, tasks: dict[str, Task], *, partitions: int = 1, servant: tuple[str, ...] = (), **options: Any) -> None:
+    def __init__(
+        self, tasks: dict[str, Task], *, partitions: int = 1, servant: tuple[str, ...] = (), **options: Any
+    ) -> None:
         self.clock = SystemClock()
         self.store = TamperedStore(self.clock, partitions)
         self.partition = self.store.partitions[0]
@@ -118,11 +120,13 @@ class Ground:
             "observer": self.diary,
             **options,
         }
+        self.seed = 0
         self.worker = self.make_worker()
         self.running: asyncio.Task[Exit] | None = None
 
     def make_worker(self) -> Worker:
-        return Worker(self.store, self.host, self.clock, Random(2), **self.options)
+        self.seed += 1
+        return Worker(self.store, self.host, self.clock, Random(self.seed), **self.options)
 
     def start(self) -> None:
         self.running = asyncio.get_running_loop().create_task(self.worker.run())

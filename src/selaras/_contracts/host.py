@@ -160,7 +160,8 @@ class Host(Protocol):
     def settled(self, run: Run | None, settlement: Settlement, settled: Settled, partition: int) -> None:
         """Hear what became of a settlement: stored values enter the local tier with their own positions (P3).
 
-        `run` is None for a settlement that `prepare` returned.
+        `run` is None for a settlement that `prepare` returned. A `lose` is told to the store by a heartbeat, as
+        abandoned (so that its intents pass to the next attempt, P18), and is not heard of again here.
         """
         ...
 

@@ -85,7 +85,10 @@ class AttemptStopped(Struct, frozen=True, kw_only=True):
 
 
 class AttemptAbandoned(Struct, frozen=True, kw_only=True):
-    """A body goes on after it was told to stop, past every grace: its attempt is given up as lost (P19)."""
+    """A body ignored that it was told to stop, past every patience.
+
+    `mode` "loop": the coroutine was cut off where it stood. Else it goes on: its attempt is given up as lost (P19).
+    """
 
     job: str
     task: str

@@ -2,7 +2,8 @@
 
     placed ─> waiting ─> running ─> ended ─> settled
                  │          │ told to stop (timeout, cancel, lost, shutdown): it ends, and says how
-                 │          └─ ignores it: cancelled again and again; closed at the hard limit; abandoned as lost
+                 │          └─ ignores it: cancelled again and again; at the limit of patience a coroutine is
+                 │             cut off, anything else is given up as lost
                  └─ given back unstarted (shutdown, a lease that lapsed)
 
 Timeouts are not timers: `look` goes over what runs, a few times a second.
@@ -59,13 +60,12 @@ class Held:
         started_ns: 0: its body has not begun.
         deadline_ns: when it is told to stop; 0: never.
         stop: why it was told to stop, None while it was not; `stopped_ns`: when.
-        abandoned: it was given up as lost, and its body goes on.
+        abandoned: it ignored every stop, and was given up.
     """
 
     __slots__ = (
         "abandoned",
         "cancelled_ns",
-        "closed",
         "coroutine",
         "deadline_ns",
         "home",
@@ -86,7 +86,6 @@ class Held:
         self.stop: Stop | None = None
         self.stopped_ns = 0
         self.cancelled_ns = 0
-        self.closed = False
         self.abandoned = False
         self.task: Task[None] | None = None
         self.coroutine: Coroutine[Any, Any, None] | None = None
@@ -320,40 +319,37 @@ class Roster:
     def _insist(self, held: Held, now: int) -> None:
         if held.task is None or not held.started_ns:
             return
-        over = now - held.stopped_ns
-        if over >= self._patience_ns:
-            if held.mode is Mode.LOOP and not held.closed:
-                held.closed = True
-                self._close(held)
-            if held in self.running:
-                self._abandon(held, over)
+        over_ns = now - held.stopped_ns
+        if over_ns >= self._patience_ns:
+            self._give_up(held, over_ns)
         elif held.mode is Mode.LOOP and now - held.cancelled_ns >= AGAIN_NS:
             held.cancelled_ns = now
             held.task.cancel()
 
-    def _close(self, held: Held) -> None:
-        """End a coroutine that swallows every cancel: GeneratorExit passes `except CancelledError` and `except Exception`.
+    def _give_up(self, held: Held, over_ns: int) -> None:
+        held.abandoned = True
+        claim = held.run.claim
+        event = AttemptAbandoned(job=claim.job, task=claim.task, mode=held.mode.value, over_us=over_ns // 1_000)
+        tell(self._observer, event)
+        if held.mode is Mode.LOOP:
+            self._cut_off(held)
+        if held in self.running:
+            held.home.abandon(held)
 
-        Its task then has nothing left to run; it is let go.
+    def _cut_off(self, held: Held) -> None:
+        """End a coroutine that swallows every cancel; it settles as what it was stopped for.
+
+        GeneratorExit passes `except CancelledError` and `except Exception`; a body that swallows even that is left
+        standing where it awaits, and nothing resumes it. The task has nothing left to run, and is let go.
         """
         task, coroutine = held.task, held.coroutine
-        assert task is not None
-        assert coroutine is not None
+        assert task is not None and coroutine is not None
         try:
             coroutine.close()
-        except (RuntimeError, ValueError):  # it swallowed that, too, or it is the very one that runs
+        except (RuntimeError, ValueError):  # it awaits in its own clean-up
             return
         task.add_done_callback(_drop_outcome)
         task.cancel()
-
-    def _abandon(self, held: Held, over_ns: int) -> None:
-        held.abandoned = True
-        claim = held.run.claim
-        tell(
-            self._observer,
-            AttemptAbandoned(job=claim.job, task=claim.task, mode=held.mode.value, over_us=over_ns // 1_000),
-        )
-        held.home.abandon(held)
 
     # -- questions
 

@@ -133,7 +133,7 @@ class Turner:
         self._nudged = Event()
 
         self._held: dict[int, Held | Settlement] = {}  # by fence: received and not yet settled
-        self._given_up: dict[int, Held] = {}  # abandoned, and no beat has told it yet
+        self._given_up: dict[int, Attempt] = {}  # lost, and no beat has told it yet
         self._ended: list[Held | None] = []  # side by side with the pending settlements
         self._pending: list[Settlement] = []
         self._pending_since_ns = 0
@@ -193,8 +193,10 @@ class Turner:
     # -- what attempts say
 
     def ended(self, held: Held | None, settlement: Settlement) -> None:
-        """Take an end, to be settled with the next turn."""
-        if self._crew.partitions > 1 and self._host.has_effects_elsewhere(settlement, self.index):
+        """Take an end, to be settled with the next turn; that an attempt is lost is told by the next beat."""
+        if settlement.event is JobEvent.LOSE:
+            self._give_up(Attempt(settlement.job, settlement.fence))
+        elif self._crew.partitions > 1 and self._host.has_effects_elsewhere(settlement, self.index):
             self._on_the_way += 1
             self._crew.company.spawn(self._tell_elsewhere(held, settlement))
         else:
@@ -202,10 +204,14 @@ class Turner:
 
     def abandon(self, held: Held) -> None:
         """Give an attempt up as lost while its body goes on (P19); the next beat tells it. From any thread."""
-        fence = held.run.claim.fence
-        if fence in self._held:
-            self._given_up[fence] = held  # before it is no longer held: a beat must find it in one of the two
-            del self._held[fence]
+        self._give_up(held.attempt)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        if attempt.fence in self._held:
+            self._given_up[attempt.fence] = (
+                attempt  # before it is no longer held: a beat must find it in one of the two
+            )
+            del self._held[attempt.fence]
             self._on_abandoned()
 
     def _queue(self, held: Held | None, settlement: Settlement) -> None:
@@ -242,7 +248,7 @@ class Turner:
     @property
     def quiet(self) -> bool:
         """Whether every end has been settled and every turn answered."""
-        return not (self._pending or self._in_flight or self._on_the_way)
+        return not (self._pending or self._in_flight or self._on_the_way or self._given_up)
 
     @property
     def holding(self) -> bool:
@@ -463,7 +469,7 @@ class Turner:
         return Beat(
             last_turn=last_turn,
             held=tuple(each.attempt if isinstance(each, Held) else Attempt(each.job, each.fence) for each in held),
-            abandoned=tuple(each.attempt for each in tuple(self._given_up.values())),
+            abandoned=tuple(self._given_up.values()),
             settlements=self._overdue() if self._away_ns else (),
         )
 
@@ -484,6 +490,9 @@ class Turner:
         """Take what a heartbeat came to; on the loop."""
         for attempt in beat.abandoned:
             self._given_up.pop(attempt.fence, None)
+        if beat.abandoned:
+            self._nudged.set()
+            self._crew.answered.set()
         if reply.settled:
             self._take_from_beat(beat.settlements, reply.settled)
         if reply.lost:

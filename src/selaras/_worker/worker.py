@@ -301,7 +301,9 @@ class Worker:
         assert crew is not None
         tenure.heart.stop(timeout=0)
         tenure.close()
-        running = sum(crew.roster.stop_all(Stop.LOST, turner) for turner in tenure.turners)
+        running = sum(1 for held in crew.roster if held.home in tenure.turners)
+        for turner in tenure.turners:
+            crew.roster.stop_all(Stop.LOST, turner)
         self._lost = tenure.instance.id, running
         crew.company.spawn(self._see_off(tenure))
         if not self._told.is_set():

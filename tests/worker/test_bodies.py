@@ -1,0 +1,179 @@
+"""Bodies: what they raise, how they are stopped, and that the worker survives them."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable
+
+import pytest
+
+from selaras._core.errors import LeaseLost, StoreUnavailable
+from selaras._core.events import AttemptAbandoned, AttemptStopped, Trouble
+from selaras._core.jobs.states import JobState
+from selaras._worker.exits import Exit
+from tests.worker.ground import THREAD, Ground, working
+from tests.worker.host import PlainRun, Task, for_ever, nothing
+
+STRANGE: list[Callable[[], BaseException]] = [
+    TimeoutError,
+    asyncio.TimeoutError,
+    concurrent.futures.TimeoutError,
+    asyncio.CancelledError,
+    KeyboardInterrupt,
+    StopIteration,
+    StopAsyncIteration,
+    GeneratorExit,
+    lambda: SystemExit(0),
+    lambda: SystemExit("x"),
+    LeaseLost,
+    StoreUnavailable,
+]
+
+
+@pytest.mark.parametrize("make", STRANGE)
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_whatever_a_body_raises_is_its_failure_and_the_worker_lives(
+    make: Callable[[], BaseException], *, threaded: bool
+) -> None:
+    """BR-014, BR-070."""
+
+    async def coroutine(run: PlainRun) -> None:
+        raise make()
+
+    def function(run: PlainRun) -> None:
+        raise make()
+
+    task = Task(function, THREAD) if threaded else Task(coroutine)
+    ground = Ground({"r": task, "n": Task(nothing)}, burst=True)
+    await ground.enqueue("r", "a")
+    await ground.enqueue("n", "b")
+
+    assert await ground.worker.run() is Exit.STOPPED
+
+    assert await ground.state("a") is JobState.FAILED
+    assert await ground.state("b") is JobState.SUCCEEDED
+    assert not ground.diary.of(AttemptStopped)
+
+
+async def test_a_host_that_breaks_its_promise_does_not_take_the_worker_with_it() -> None:
+    ground = Ground({"n": Task(nothing)}, burst=True)
+    await ground.enqueue("n", "a", max_lost=1)
+    prepare = ground.host.prepare
+
+    def break_it(*claim: object) -> object:
+        run = prepare(*claim)  # type: ignore[arg-type]
+
+        async def execute(executors: object) -> None:
+            raise KeyboardInterrupt
+
+        run.execute = execute  # type: ignore[union-attr, assignment, method-assign]
+        return run
+
+    ground.host.prepare = break_it  # type: ignore[method-assign, assignment]
+
+    assert await ground.worker.run() is Exit.STOPPED
+
+    assert await ground.state("a") is JobState.FAILED
+    assert ground.diary.of(Trouble)
+
+
+async def test_a_body_past_its_timeout_is_stopped() -> None:
+    async with working({"f": Task(for_ever, timeout=0.1)}) as ground:
+        await ground.enqueue("f", "a")
+
+        await ground.until_state("a", JobState.FAILED, 1.0)
+
+        assert (await ground.job("a")).reason == "TimeoutError: too long"
+
+
+async def test_a_stopped_body_cleans_up_before_it_is_settled() -> None:
+    """BR-069: an await in `finally` runs to its end."""
+    marks: list[str] = []
+
+    async def tidy(run: PlainRun) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.1)
+            marks.append("clean")
+
+    async with working({"t": Task(tidy, timeout=0.1)}) as ground:
+        await ground.enqueue("t", "a")
+
+        await ground.until_state("a", JobState.FAILED)
+
+        assert marks == ["clean"]
+
+
+async def test_a_body_that_swallows_one_cancel_is_cancelled_again() -> None:
+    async def stubborn(run: PlainRun) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+
+    async with working({"s": Task(stubborn, timeout=0.1)}, patience_us=2_000_000) as ground:
+        await ground.enqueue("s", "a")
+
+        await ground.until_state("a", JobState.FAILED, 1.5)
+
+        assert not ground.diary.of(AttemptAbandoned)
+
+
+@pytest.mark.parametrize("swallowed", [asyncio.CancelledError, BaseException])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_body_that_swallows_every_stop_is_cut_off_and_reported(swallowed: type[BaseException]) -> None:
+    """BR-069: at the limit of patience; its slot is free again."""
+
+    async def mule(run: PlainRun) -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except swallowed:
+                pass
+
+    async with working({"m": Task(mule, timeout=0.1), "n": Task(nothing)}, concurrency=1) as ground:
+        await ground.enqueue("m", "a")
+        await ground.enqueue("n", "b")
+
+        await ground.until_state("a", JobState.FAILED)
+        await ground.until_state("b", JobState.SUCCEEDED)
+
+        [abandoned] = ground.diary.of(AttemptAbandoned)
+        assert (abandoned.job, abandoned.mode) == ("a", "loop")
+        assert (await ground.job("a")).reason == "TimeoutError: too long"
+
+
+async def test_a_running_job_is_cancelled_within_a_second() -> None:
+    async with working({"f": Task(for_ever)}) as ground:
+        await ground.enqueue("f", "a")
+        await ground.until(lambda: ground.host.started == ["a"])
+
+        await ground.partition.cancel("a", "by hand")
+
+        await ground.until_state("a", JobState.CANCELLED, 1.0)
+
+
+async def test_a_job_cancelled_while_every_slot_is_taken_is_told_too() -> None:
+    async with working({"f": Task(for_ever)}, concurrency=1) as ground:
+        await ground.enqueue("f", "a", "b")
+        await ground.until(lambda: ground.host.started == ["a"])
+
+        await ground.partition.cancel("a", "by hand")
+
+        await ground.until_state("a", JobState.CANCELLED, 1.0)
+        await ground.until(lambda: ground.host.started == ["a", "b"])
+
+
+async def test_a_cancel_that_the_body_raises_itself_is_no_cancel_of_the_job() -> None:
+    async def cancel_self(run: PlainRun) -> None:
+        task = asyncio.current_task()
+        assert task
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async with working({"c": Task(cancel_self)}) as ground:
+        await ground.enqueue("c", "a")
+
+        await ground.until_state("a", JobState.FAILED)

@@ -1,0 +1,268 @@
+"""Leases as the worker sees them: beats, lapses, loss, zombies."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from selaras._contracts.partition import HeartbeatRequest, TurnReply, TurnRequest
+from selaras._core.errors import StoreUnavailable
+from selaras._core.events import AttemptAbandoned, AttemptStopped, LeaseLapsed, LoopLagged, Reenrolled, SettleRefused
+from selaras._core.jobs.job import Refusal
+from selaras._core.jobs.states import JobEvent, JobState
+from tests.worker.ground import THREAD, Ground, Turning, working
+from tests.worker.host import PlainRun, Task, for_ever, nothing
+
+
+def unreachable(request: HeartbeatRequest) -> None:
+    raise StoreUnavailable("the heartbeat's connection is dead")
+
+
+async def test_a_body_that_blocks_the_loop_keeps_its_lease() -> None:
+    """BR-003: three leases long, one run, and the second worker gets nothing."""
+
+    async def block(run: PlainRun) -> None:
+        time.sleep(1.2)
+
+    async with working({"b": Task(block)}, lease_us=400_000, heartbeat_us=100_000) as ground:
+        await ground.enqueue("b", "a")
+
+        await ground.until_state("a", JobState.SUCCEEDED)
+
+        assert ground.host.started == ["a"]
+        assert (await ground.job("a")).attempt == 1
+        assert not ground.diary.of(SettleRefused)
+
+
+async def test_a_blocked_loop_is_reported_with_the_body_that_blocks_it() -> None:
+    async def block(run: PlainRun) -> None:
+        time.sleep(1.6)
+
+    async with working({"b": Task(block)}) as ground:
+        await ground.enqueue("b", "a")
+        await ground.until_state("a", JobState.SUCCEEDED)
+
+        [lagged] = ground.diary.of(LoopLagged)
+
+        assert (lagged.job, lagged.task) == ("a", "b")
+        assert "time.sleep(1.6)" in lagged.stack
+
+
+async def test_what_a_late_reply_claimed_is_not_started_when_the_lease_was_not_renewed() -> None:
+    """P18: send + lease - margin is over; whether the store still holds the lease cannot be known here."""
+    late = asyncio.Event()
+
+    async def be_late(request: TurnRequest, turn: Turning) -> TurnReply:
+        reply = await turn(request)
+        if reply.claims:
+            await late.wait()
+        return reply
+
+    async with working({"n": Task(nothing)}, lease_us=300_000, heartbeat_us=100_000) as ground:
+        ground.partition.turning = be_late
+        ground.store.beating = unreachable
+        await ground.enqueue("n", "a")
+        await ground.until(lambda: len(ground.diary.of(LeaseLapsed)) == 1)
+
+        late.set()
+        await ground.until(lambda: len(ground.host.ended) == 1)
+
+        assert ground.host.started == []
+        [(_, settlement, settled)] = ground.host.ended
+        assert (settlement.event, settlement.started) == (JobEvent.RELEASE, False)
+        assert settled.refusal is None  # the store had not taken it yet: given back at once
+
+        ground.store.beating = None  # renewed: it goes on
+        await ground.until_state("a", JobState.SUCCEEDED)
+        assert (await ground.job("a")).attempt == 1
+
+
+async def test_running_bodies_are_told_when_the_lease_was_not_renewed() -> None:
+    """P18."""
+    async with working({"f": Task(for_ever)}, lease_us=300_000, heartbeat_us=100_000) as ground:
+        await ground.enqueue("f", "a")
+        await ground.until(lambda: ground.host.started == ["a"])
+
+        ground.store.beating = unreachable
+
+        await ground.until(lambda: [each.stop for each in ground.diary.of(AttemptStopped)] == ["lost"])
+
+
+async def test_a_lost_instance_ends_its_bodies_and_goes_on_under_a_new_id() -> None:
+    """G4: the zombie's settlement is refused, and voids what it may have written, when its body has ended."""
+    finished = asyncio.Event()
+
+    async def slow_to_end(run: PlainRun) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await finished.wait()
+
+    async with working({"f": Task(slow_to_end), "n": Task(nothing)}, patience_us=5_000_000) as ground:
+        await ground.enqueue("f", "a", writes=("k",))
+        await ground.until(lambda: ground.host.started == ["a"])
+        was = ground.host.instances[-1].id
+
+        await ground.partition.dismiss(was)  # as a reaper would; the job is free again, and so is its key
+        await ground.until(lambda: len(ground.host.instances) == 2)
+        [reenrolled] = ground.diary.of(Reenrolled)
+        assert (reenrolled.was, reenrolled.running) == (was, 1)
+        assert not ground.host.ended
+        before = ground.partition.tail_now().position
+
+        finished.set()
+        await ground.until(lambda: bool(ground.diary.of(SettleRefused)))
+
+        _, _, settled = ground.host.ended[0]
+        assert settled.refusal is Refusal.LEASE_LOST
+        assert ground.partition.tail_now().position > before
+        await ground.until(lambda: ground.host.started == ["a", "a"])
+        await ground.enqueue("n", "b")
+        await ground.until_state("b", JobState.SUCCEEDED)
+
+
+async def test_each_start_is_an_instance_of_its_own() -> None:
+    """BR-010: a name vouches for nothing."""
+    ground = Ground({"n": Task(nothing)}, burst=True, name="web-1")
+    await ground.worker.run()
+    await ground.make_worker().run()
+
+    first, second = ground.host.instances
+
+    assert first.name == second.name == "web-1"
+    assert first.id != second.id
+
+
+async def test_a_beat_names_everything_that_received_turns_claimed() -> None:
+    """P16: what it did not name would be released under a running body."""
+    async with working({"f": Task(for_ever)}) as ground:
+        await ground.enqueue("f", "a", "b")
+        await ground.until(lambda: len(ground.host.started) == 2)
+        beats = len(ground.store.beats)
+
+        await ground.until(lambda: len(ground.store.beats) >= beats + 2)
+
+        beat = ground.store.beats[-1]
+        assert {attempt.job for attempt in beat.held} == {"a", "b"}
+        assert beat.last_turn >= 1
+        assert await ground.state("a") is JobState.RUNNING
+
+
+async def test_a_beat_does_not_vouch_for_a_turn_that_overtook_a_lost_one() -> None:
+    """P16: only turns of which all before were received are named."""
+    ground = Ground({"n": Task(nothing), "f": Task(for_ever)})
+    gate = asyncio.Event()
+
+    async def hold_first_claims(request: TurnRequest, turn: Turning) -> TurnReply:
+        reply = await turn(request)
+        if reply.claims and reply.claims[0].job == "a":
+            await gate.wait()
+        return reply
+
+    ground.partition.turning = hold_first_claims
+    ground.start()
+    try:
+        await ground.enqueue("f", "a")
+        await ground.until(lambda: any(turn.limit for turn in ground.partition.turns))
+        await ground.until(lambda: ground.store.beats != [])
+
+        assert all(beat.last_turn < ground.partition.turns[-1].number for beat in ground.store.beats)
+        gate.set()
+        await ground.until(lambda: ground.host.started == ["a"])
+    finally:
+        ground.worker.halt()
+        assert ground.running
+        await ground.running
+
+
+async def test_settlements_that_turns_cannot_deliver_go_out_by_the_heartbeat() -> None:
+    """P19: the main connection is dead, the heartbeat's lives."""
+
+    async def die_at_settles(request: TurnRequest, turn: Turning) -> TurnReply:
+        if request.settlements:
+            raise StoreUnavailable("the main connection is dead")
+        return await turn(request)
+
+    async with working({"n": Task(nothing)}, lease_us=400_000, heartbeat_us=100_000) as ground:
+        ground.partition.turning = die_at_settles
+        await ground.enqueue("n", "a")
+
+        await ground.until_state("a", JobState.SUCCEEDED)
+        await ground.until(lambda: len(ground.host.ended) == 1)
+        ground.partition.turning = None  # the turn is repeated, and answered; what it settled was told already
+        await ground.enqueue("n", "b")
+        await ground.until_state("b", JobState.SUCCEEDED)
+
+        assert [job for job, _, _ in ground.host.ended] == ["a", "b"]
+        assert ground.host.started == ["a", "b"]
+
+
+async def test_a_thread_past_its_deadline_is_given_up_and_its_late_end_voids() -> None:
+    """P18, P19: it is not renewed for ever; the next attempt may run; what it wrote late is voided once more."""
+    gate = threading.Event()
+    entered: list[int] = []
+
+    def hang_once(run: PlainRun) -> None:
+        entered.append(run.claim.fence)
+        if len(entered) == 1:
+            gate.wait()
+
+    async with working({"t": Task(hang_once, THREAD, timeout=0.1, retries=3)}, patience_us=200_000) as ground:
+        await ground.enqueue("t", "a", writes=("k",))
+        await ground.until(lambda: len(ground.diary.of(AttemptAbandoned)) == 1)
+
+        await ground.until_state("a", JobState.SUCCEEDED)
+        job = await ground.job("a")
+        assert (job.lost, len(entered)) == (1, 2)
+        before = ground.partition.tail_now().position
+
+        gate.set()
+        await ground.until(lambda: bool(ground.diary.of(SettleRefused)))
+
+        assert ground.partition.tail_now().position > before
+
+
+async def test_a_thread_that_ends_in_time_after_its_deadline_is_timed_out_not_lost() -> None:
+    gate = threading.Event()
+
+    async with working({"t": Task(lambda run: gate.wait() and None, THREAD, timeout=0.1)}) as ground:
+        await ground.enqueue("t", "a")
+        await ground.until(lambda: len(ground.diary.of(AttemptStopped)) == 1)
+
+        gate.set()
+        await ground.until_state("a", JobState.FAILED)
+
+        job = await ground.job("a")
+        assert (job.lost, job.reason) == (0, "TimeoutError: too long")
+
+
+@pytest.mark.parametrize("retries", [2])
+async def test_runs_of_one_job_never_overlap_when_it_times_out_at_the_lease(retries: int) -> None:
+    """BR-026: as many runs as attempts, one after the other."""
+    spans: list[tuple[float, float]] = []
+    loop = asyncio.get_running_loop()
+
+    async def sleep(run: PlainRun) -> None:
+        begun = loop.time()
+        try:
+            await asyncio.sleep(10)
+        finally:
+            spans.append((begun, loop.time()))
+
+    async with working(
+        {"s": Task(sleep, timeout=0.4, retries=retries)}, lease_us=400_000, heartbeat_us=130_000
+    ) as ground:
+        others = [ground.make_worker() for _ in range(2)]
+        running = [loop.create_task(other.run()) for other in others]
+        await ground.enqueue("s", "a")
+
+        await ground.until_state("a", JobState.FAILED)
+
+        assert len(spans) == retries + 1
+        assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+        for other in others:
+            other.stop()
+        await asyncio.gather(*running)
