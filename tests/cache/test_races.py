@@ -185,8 +185,8 @@ async def test_t5_a_value_that_the_shared_tier_did_not_take_is_not_local_either(
     world.advance(0.2)
 
     assert a.cache.hit(world.slot()) is MISSING
+    a.partition().down = True
     with pytest.raises(StoreUnavailable):
-        a.partition().down = True
         await a.cache.put(world.slot(), 5)
     a.partition().down = False
     world.advance(6)

@@ -6,14 +6,20 @@ Each test takes a world, so that `test_mutations` can run it with its rule taken
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.cache.world import World, begin
 
 from selaras._cache.cache import MISSING
 from selaras._cache.session import SessionKind
+from selaras._contracts.partition import ReadRequest
+from selaras._core.cache.entry import Entry, Hit
 from selaras._core.errors import LeaseLost, StaleSource, StoreUnavailable, WouldDeadlock
+from selaras._core.jobs.job import NewJob
 from selaras._core.jobs.states import JobEvent
+from selaras._core.positions import START
+from selaras._stores.memory.partition import MemoryPartition
 
 # -- P1: what "as of the claim" means
 
@@ -128,7 +134,7 @@ async def test_p3_a_value_stored_by_a_settle_has_its_own_position_not_the_replys
     world.data.rows[42] = 1
     await process.within(a, process.cache.put(slot, 1))
     c = world.store.partitions[0]
-    await c.enqueue([_job("c", slot.key)], process.cursor(0))
+    await c.enqueue([NewJob(id="c", task="work", writes=(slot.key,))], process.cursor(0))
     world.advance(0.001)
 
     # One turn settles A, which stores 1, and claims C, which writes the same key.
@@ -145,7 +151,9 @@ async def test_p3_a_value_stored_by_a_settle_has_its_own_position_not_the_replys
 # -- P4: monotonic reads
 
 
-async def test_p4_an_answer_from_the_datastore_is_not_followed_by_an_older_one_from_the_local_tier(world: World) -> None:
+async def test_p4_an_answer_from_the_datastore_is_not_followed_by_an_older_one_from_the_local_tier(
+    world: World,
+) -> None:
     writer, process = await world.process("q"), await world.process("p")
     assert await writer.get() == 0  # the shared tier has 0
     held = process.partition().hold("read")
@@ -172,17 +180,15 @@ async def test_p4_the_local_tier_does_not_replace_newer_by_older_at_one_position
     r0 = begin(process.get())
     await held.done.wait()
     # The entry leaves the shared tier and is filled anew: no event, the same position, a later stamp.
-    partition = world.store.partitions[0]
     await _forget_entry(world, slot.key)
     other.cache._local.drop(slot.key)
     world.data.rows[42] = 1
     world.advance(0.001)
     newer = await other.read(fresh="strict")
     assert newer.value == 1
-    look = (await partition.read([_look(slot.key)], process.cursor(0))).looks[0]
-    stamp = look.entry.stamp  # type: ignore[union-attr]
+    entry = await _entry(world, slot.key)
     process.cache.learned(
-        slot, look.entry.value, position=newer.position, stamp=stamp, sent_ns=world.clock.instant_ns()  # type: ignore[union-attr]
+        slot, entry.value, position=newer.position, stamp=entry.stamp, sent_ns=world.clock.instant_ns()
     )
     assert await process.get() == 1
 
@@ -622,18 +628,19 @@ async def test_p14_tags_are_told_now_and_remembered_for_the_settle(world: World)
 # -- P20: a log that was lost
 
 
-async def test_p20_a_log_that_lost_events_and_grew_again_is_noticed(tmp_path: object) -> None:
-    async with World("memory-1", tmp_path) as world:  # type: ignore[arg-type]  # no file is made
+async def test_p20_a_log_that_lost_events_and_grew_again_is_noticed(tmp_path: Path) -> None:
+    async with World("memory-1", tmp_path) as world:
         await check_p20(world)
 
 
 async def check_p20(world: World) -> None:
     process, other = await world.process("p"), await world.process("q")
     partition = world.store.partitions[0]
+    assert isinstance(partition, MemoryPartition)
     await other.cache.invalidate([world.slot(1)])  # e1
     await process.catch_up()
     assert await process.get() == 0
-    partition.lose_memory(events=1)  # type: ignore[attr-defined]
+    partition.lose_memory(events=1)
     world.data.rows[42] = 1
     await other.cache.invalidate([world.slot()])
     await other.cache.invalidate([world.slot(2)])
@@ -641,17 +648,18 @@ async def check_p20(world: World) -> None:
     assert await process.get(fresh="strict") == 1
 
 
-async def test_p20_a_reply_of_the_log_that_is_gone_is_not_believed(tmp_path: object) -> None:
-    async with World("memory-1", tmp_path) as world:  # type: ignore[arg-type]
+async def test_p20_a_reply_of_the_log_that_is_gone_is_not_believed(tmp_path: Path) -> None:
+    async with World("memory-1", tmp_path) as world:
         process, other = await world.process("p"), await world.process("q")
         partition = world.store.partitions[0]
+        assert isinstance(partition, MemoryPartition)
         for row in range(5):
             await other.cache.invalidate([world.slot(row)])
         assert await other.get() == 0
         held = process.partition().hold("read")
         early = begin(process.get())
         await held.done.wait()
-        partition.lose_memory(events=4)  # type: ignore[attr-defined]
+        partition.lose_memory(events=4)
         await process.catch_up()
         applied = process.cursor(0)
         world.data.rows[42] = 1
@@ -768,22 +776,14 @@ async def test_the_chain_of_sessions_is_searched_from_the_innermost(world: World
 # -- small things
 
 
-def _job(id: str, key: str) -> object:
-    from selaras._core.jobs.job import NewJob
-
-    return NewJob(id=id, task="work", writes=(key,))
-
-
-def _look(key: str) -> object:
-    from selaras._contracts.partition import ReadRequest
-
-    return ReadRequest(key, "product")
+async def _entry(world: World, key: str) -> Entry:
+    """Return what the shared tier holds."""
+    look = (await world.store.partitions[0].read([ReadRequest(key, "product")], START)).looks[0]
+    assert isinstance(look, Hit)
+    return look.entry
 
 
 async def _forget_entry(world: World, key: str) -> None:
     """Let an entry leave the shared tier without an event, as an eviction does."""
-    from selaras._contracts.partition import ReadRequest
-
-    partition = world.store.partitions[0]
-    look = (await partition.read([_look(key)], world.processes[0].cursor(0))).looks[0]  # type: ignore[list-item]
-    await partition.read([ReadRequest(key, "product", 0, look.entry.stamp)], world.processes[0].cursor(0))  # type: ignore[union-attr]
+    entry = await _entry(world, key)
+    await world.store.partitions[0].read([ReadRequest(key, "product", 0, entry.stamp)], START)

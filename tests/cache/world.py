@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from tests.cache.slow import Held, SlowPartition, SlowStore
 from tests.clock import SECOND, VirtualClock
@@ -82,7 +82,9 @@ class Process:
 
     async def enroll(self) -> None:
         for partition in self.store.partitions:
-            await partition.inner.enroll(Instance(id=self.name, lease_us=LEASE_US, queues=("default",), tasks=("work",)))
+            await partition.inner.enroll(
+                Instance(id=self.name, lease_us=LEASE_US, queues=("default",), tasks=("work",))
+            )
 
     async def catch_up(self) -> None:
         """Hear the news of all partitions."""
@@ -234,7 +236,7 @@ class World:
     def store(self) -> Store:
         return self._stores[0]
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> Self:
         store = await self._open_store()
         for partition in store.partitions:
             # One event: an empty log has no cursor but that of a newcomer, whom any news resets.

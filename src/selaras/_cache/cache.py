@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 from selaras._cache.family import Family, Reading, Slot
@@ -267,7 +268,11 @@ class Cache:
         if session is not None and session.in_transaction() and slot.family.version is None:
             return await self._read_in_transaction(slot)
         self._check_not_its_own(slot, session)
-        outcome, joined = await self._flights().ride(slot, need, self._join_floor)
+        if session is None or session.turns is None:
+            outcome, joined = await self._flights().ride(slot, need, self._join_floor)
+        else:
+            async with session.waiting():
+                outcome, joined = await self._flights().ride(slot, need, self._join_floor)
         slot.family.counts.joined += joined
         return await self._reading(slot, outcome)
 
@@ -312,7 +317,9 @@ class Cache:
             self._families[slot.family.name] = slot.family
             rest.append(slot)
         if rest:
-            for slot, outcome, joined in await self._flights().ride_many(rest, need, self._join_floor):
+            async with session.waiting() if session else nullcontext():
+                rides = await self._flights().ride_many(rest, need, self._join_floor)
+            for slot, outcome, joined in rides:
                 slot.family.counts.joined += joined
                 values[slot.key] = (await self._reading(slot, outcome)).value
         return values
@@ -387,7 +394,7 @@ class Cache:
         since = since_of(level, now_ns=now, max_lag_ns=self._max_lag_ns)
         if session is None:
             return Need(since)
-        claim = max(one.since_ns for one in session.chain())
+        claim = session.claim_ns()
         self._last_ns = max(self._last_ns, claim)
         return Need(since, claim, session.home, session.position)
 

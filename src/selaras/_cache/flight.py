@@ -218,9 +218,6 @@ class Flights:
         try:
             await self._fetch(voyage.members)
         except CancelledError:
-            if not _is_cancelled():
-                self._ground(voyage, RuntimeError("a loader ended with CancelledError though nobody cancelled it"))
-                return
             self._ground(voyage, StoreUnavailable("the cache was closed, or the loader took too long and was ended"))
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it was, it belongs to those who wait
@@ -308,7 +305,8 @@ class Flights:
             self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tuple(self._tasks)])
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
+    """Say whether somebody cancelled the current task; else a CancelledError is the code's own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -12,13 +12,13 @@ A load below the key's version floor is tried again for a while; then it is an e
 from __future__ import annotations
 
 import asyncio
-from asyncio import CancelledError, Semaphore, Task
+from asyncio import CancelledError, Semaphore
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from selaras._cache.family import Family, Slot
-from selaras._cache.flight import Flight, Outcome
+from selaras._cache.flight import Flight, Outcome, is_cancelled
 from selaras._cache.follower import Follower
 from selaras._cache.local import LocalTier
 from selaras._cache.session import SESSION, Session, SessionKind
@@ -287,19 +287,30 @@ class Loading:
     # -- loads
 
     async def _load(self, permits: Sequence[_Permit]) -> None:
-        """Load, and hand on what is there as soon as it is there."""
+        """Load, and hand on what is there as soon as it is there: a loader may wait for another key of the batch."""
         jobs = list(self._divided(permits))
         if len(jobs) == 1:
             await self._finish(await jobs[0])
             return
-        tasks: set[Task[list[_Loaded]]] = {asyncio.get_running_loop().create_task(job) for job in jobs}
-        try:
-            while tasks:
-                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                await self._finish([loaded for task in done for loaded in task.result()])
-        finally:
-            for task in tasks:
-                task.cancel()
+        ready: list[_Loaded] = []
+        wake = asyncio.Event()
+        running = len(jobs)
+
+        async def run(job: Coroutine[Any, Any, list[_Loaded]]) -> None:
+            nonlocal running
+            ready.extend(await job)
+            running -= 1
+            wake.set()
+
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                group.create_task(run(job))
+            while running or ready:
+                await wake.wait()
+                wake.clear()
+                loaded, ready[:] = ready[:], []
+                if loaded:
+                    await self._finish(loaded)
 
     def _divided(self, permits: Sequence[_Permit]) -> Iterable[Coroutine[Any, Any, list[_Loaded]]]:
         turns = Semaphore(LOADS_AT_ONCE)
@@ -318,12 +329,9 @@ class Loading:
         flight = permit.flight
         try:
             async with turns:
-                _enter([flight])
+                _enter([flight], turns)
                 value = await self.load(flight.slot, permit.floor)
-        except CancelledError:
-            await self._give_up([flight])
-            raise
-        except Exception as error:  # noqa: BLE001 - a loader may raise anything: it belongs to those who wait
+        except BaseException as error:  # noqa: BLE001 - a loader may raise anything: it belongs to those who wait
             await self._fail([flight], error)
             return []
         return [_Loaded(permit, value)]
@@ -333,17 +341,14 @@ class Loading:
         assert family.load_many is not None
         started = self._instant()
         try:
-            _enter(flights)
+            _enter(flights, None)
             values = list(await family.load_many([flight.slot.arguments for flight in flights]))
             if len(values) != len(flights):
                 raise ValueError(
                     f"the batch loader of {family.name} returned {len(values)} values for {len(flights)} keys;"
                     " it must return one a key, in the same order"
                 )
-        except CancelledError:
-            await self._give_up(flights)
-            raise
-        except Exception as error:  # noqa: BLE001 - as in _load_one
+        except BaseException as error:  # noqa: BLE001 - as in _load_one
             family.counts.errors += len(flights)
             await self._fail(flights, error)
             return []
@@ -392,10 +397,22 @@ class Loading:
             await self._clock.sleep(pause_us / 1_000_000)
             pause_us *= 2
 
-    async def _fail(self, flights: Sequence[Flight], error: Exception) -> None:
-        for flight in flights:
-            flight.fail(error)
+    async def _fail(self, flights: Sequence[Flight], error: BaseException) -> None:
+        """A load ended with an error: it is everybody's who waits, and nobody's tomorrow. A cancellation from outside
+        goes on instead; one that a loader made up is an error like others.
+        """
+        cancelled = isinstance(error, CancelledError)
+        if cancelled and not is_cancelled():
+            error = RuntimeError(
+                f"the loader of {flights[0].slot.key} raised CancelledError, though nobody cancelled it"
+            )
+            cancelled = False
+        if not cancelled:
+            for flight in flights:
+                flight.fail(error)
         await self._give_up(flights)
+        if cancelled:
+            raise error
 
     # -- fills
 
@@ -516,7 +533,7 @@ def _is_late(family: Family, value: Any, floor: int | None) -> bool:
     return value is None or family.version(value) < floor
 
 
-def _enter(flights: Sequence[Flight]) -> None:
+def _enter(flights: Sequence[Flight], turns: Semaphore | None) -> None:
     """From here on the loader speaks for all readers of these flights: what it reads is as fresh as they are.
 
     The caller's session ends here: what it owns is not theirs.
@@ -526,4 +543,4 @@ def _enter(flights: Sequence[Flight]) -> None:
     # One less: a flight that began at the same instant is fresh enough.
     since = min(flight.started_ns for flight in flights) - 1
     loads = outer | {flight.slot.key for flight in flights}
-    SESSION.set(Session(SessionKind.LOADING, since, loads=loads))
+    SESSION.set(Session(SessionKind.LOADING, since, loads=loads, turns=turns))

@@ -20,7 +20,7 @@ NEVER: Final = 1 << 62
 """An instant that does not come: the expiry of what has none."""
 
 READS_COUNTED: Final = 3
-_READS_TO_STAY = 2  # fewer in the small queue, and a newcomer leaves
+_READS_TO_STAY = 1  # unread in the small queue, and a newcomer leaves
 _SMALL_SHARE = 10
 _OVERHEAD = 320  # bytes of an entry beside its value: measured with tracemalloc, key of 20 characters
 _OBJECT_FACTOR = 3  # an object takes about so many times the bytes of its encoding

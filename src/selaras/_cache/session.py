@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from asyncio import Semaphore
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -57,6 +59,7 @@ class Session:
         preimages: what its intents replaced. Served until `started`, that is until the body begins.
         puts, planted, tags, families, versions: what its settle must tell the cache.
         loads: keys whose loader this is: to read them here would wait for itself.
+        turns: how many loaders of its batch run at a time; it gives its turn up while it waits for another read.
         children: jobs that are enqueued when it succeeds.
         refused: the store said that it owns nothing any more.
     """
@@ -78,6 +81,7 @@ class Session:
     families: dict[str, None] = field(default_factory=dict[str, None])
     versions: dict[str, int] = field(default_factory=dict[str, int])
     loads: frozenset[str] = frozenset()
+    turns: Semaphore | None = None
     children: list[NewJob] = field(default_factory=list[NewJob])
     refused: bool = False
 
@@ -88,13 +92,25 @@ class Session:
             yield session
             session = session.parent
 
+    def claim_ns(self) -> int:
+        """Return the instant as of which it must see everything: the latest grant of this session and those around."""
+        latest, session = self.since_ns, self.parent
+        while session is not None:
+            latest, session = max(latest, session.since_ns), session.parent
+        return latest
+
     def owner_of(self, key: str) -> Session | None:
         """Return the session, this one or one around it, whose intent stands on `key`."""
         return next((session for session in self.chain() if key in session.own), None)
 
     def writes(self, key: str) -> Session | None:
         """As `owner_of`, and also for keys that are written without an intent."""
-        return next((session for session in self.chain() if key in session.own or key in session.serves), None)
+        session: Session | None = self
+        while session is not None:  # not over `chain`: this stands in the way of every hit inside a job
+            if key in session.own or key in session.serves:
+                return session
+            session = session.parent
+        return None
 
     def preimage_of(self, key: str) -> Entry | None:
         """Return what its intent replaced; once the body has begun it may have written, and nothing is returned (P10)."""
@@ -107,6 +123,18 @@ class Session:
     def in_transaction(self) -> bool:
         """Say whether the caller's datastore transaction is known to be open (P13)."""
         return any(session.kind is SessionKind.WRITING for session in self.chain())
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """While it waits for another read another loader of its batch may run: perhaps the one that it waits for."""
+        if self.turns is None:
+            yield
+            return
+        self.turns.release()
+        try:
+            yield
+        finally:
+            await self.turns.acquire()
 
     def effects(self, *, success: bool) -> Effects:
         """Return what the settle of this session must tell the store.
