@@ -91,12 +91,12 @@ async def test_p17_a_remote_intent_stands_until_the_outbox_resolves_it_after_the
 
     reply = await worker.turn(Settlement(A, claim.fence, JobEvent.SUCCEED))
     between = await _look(world)
-    (effect,) = await _deliver(world)
+    carried = await _deliver(world)
 
     assert reply.outbox
     assert between == Standing()
-    assert isinstance(effect, Resolve)
-    assert (effect.to, effect.keys, effect.owner) == (1, (R,), Owner(0, A, claim.fence))
+    ids = [effect.id for effect in carried]
+    assert carried == [Resolve(id=ids[0] if ids else 0, to=1, owner=Owner(0, A, claim.fence), keys=(R,))]
     assert isinstance(await _look(world), Miss)
 
 

@@ -251,8 +251,9 @@ class Worker:
 
     async def claim(self, **options: Any) -> Claim:
         """Claim the one next job."""
-        (claim,) = await self.claims(limit=1, **options)
-        return claim
+        claims = await self.claims(limit=1, **options)
+        assert claims, "nothing to claim"
+        return claims[0]
 
     async def end(self, claim: Claim | Attempt, event: JobEvent = JobEvent.SUCCEED, **effects: Any) -> Settled:
         """Settle an attempt, and claim nothing."""
