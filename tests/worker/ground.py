@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+from tests.worker.host import PlainHost, Task
+
 from selaras._contracts.host import Mode
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, TurnReply, TurnRequest
 from selaras._core.events import WorkerEvent
@@ -18,7 +20,6 @@ from selaras._stores.memory import MemoryStore
 from selaras._worker.exits import Exit
 from selaras._worker.system import SystemClock
 from selaras._worker.worker import Worker
-from tests.worker.host import PlainHost, Task
 
 PATIENCE = 5.0
 """Seconds a test waits for what should happen in milliseconds."""

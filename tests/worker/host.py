@@ -79,6 +79,10 @@ class PlainRun:
     def _end(self, event: JobEvent, **fields: Any) -> Settlement:
         return Settlement(self.claim.job, self.claim.fence, event, writes=self.claim.writes, **fields)
 
+    def cut_off(self) -> Settlement:
+        assert self.stopping
+        return self._stopped(self.stopping)
+
     def unstarted(self) -> Settlement:
         return self._end(JobEvent.RELEASE, started=False)
 

@@ -7,13 +7,13 @@ import concurrent.futures
 from collections.abc import Callable
 
 import pytest
+from tests.worker.ground import THREAD, Ground, working
+from tests.worker.host import PlainRun, Task, for_ever, nothing
 
 from selaras._core.errors import LeaseLost, StoreUnavailable
 from selaras._core.events import AttemptAbandoned, AttemptStopped, Trouble
 from selaras._core.jobs.states import JobState
 from selaras._worker.exits import Exit
-from tests.worker.ground import THREAD, Ground, working
-from tests.worker.host import PlainRun, Task, for_ever, nothing
 
 STRANGE: list[Callable[[], BaseException]] = [
     TimeoutError,

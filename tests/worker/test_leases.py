@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 
 import pytest
+from tests.worker.ground import THREAD, Ground, Turning, working
+from tests.worker.host import PlainRun, Task, for_ever, nothing
 
 from selaras._contracts.partition import HeartbeatRequest, TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import AttemptAbandoned, AttemptStopped, LeaseLapsed, LoopLagged, Reenrolled, SettleRefused
 from selaras._core.jobs.job import Refusal
 from selaras._core.jobs.states import JobEvent, JobState
-from tests.worker.ground import THREAD, Ground, Turning, working
-from tests.worker.host import PlainRun, Task, for_ever, nothing
 
 
 def unreachable(request: HeartbeatRequest) -> None:
@@ -262,7 +263,7 @@ async def test_runs_of_one_job_never_overlap_when_it_times_out_at_the_lease(retr
         await ground.until_state("a", JobState.FAILED)
 
         assert len(spans) == retries + 1
-        assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
         for other in others:
             other.stop()
         await asyncio.gather(*running)

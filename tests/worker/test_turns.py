@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.worker.ground import THREAD, Ground, Turning, working
+from tests.worker.host import PlainRun, Task, for_ever, nothing
 
 from selaras._contracts.partition import TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import SettleRefused, StoreBack, StoreLost, Turned
 from selaras._core.jobs.states import JobEvent, JobState
-from tests.worker.ground import THREAD, Ground, Turning, working
-from tests.worker.host import PlainRun, Task, for_ever, nothing
 
 
 async def test_a_job_is_claimed_run_and_settled() -> None:

@@ -143,6 +143,11 @@ class AttemptRun:
         """See `Run`."""
         return self._settlement(Released(started=False))
 
+    def cut_off(self) -> Settlement:
+        """See `Run`."""
+        assert self.stopping is not None
+        return self._settlement(_stopped(self.stopping))
+
     def _enter(self) -> None:
         """Make the context of the attempt: it has one of its own, so nothing needs to be undone."""
         SESSION.set(self.session)

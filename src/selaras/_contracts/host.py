@@ -103,6 +103,10 @@ class Run(Protocol):
         """
         ...
 
+    def cut_off(self) -> Settlement:
+        """Return the settlement of `stopping` for a body that ignored every cancel and was closed where it stood."""
+        ...
+
     def unstarted(self) -> Settlement:
         """Return the release of an attempt whose body never began (started=False: its pre-image may return)."""
         ...

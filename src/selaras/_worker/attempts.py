@@ -222,8 +222,8 @@ class Roster:
                 held.deadline_ns = now + run.timeout_us * 1_000
             try:
                 settlement = await run.execute(self._executors)
-            except BaseException as error:  # noqa: BLE001 - the host broke its promise; the worker lives on
-                settlement = self._broken(held, error)
+            except BaseException as error:  # noqa: BLE001 - the host broke its promise, or the body was cut off
+                settlement = run.cut_off() if held.abandoned else self._broken(held, error)
         self._end(held, settlement)
 
     def _broken(self, held: Held, error: BaseException) -> Settlement:
@@ -343,7 +343,8 @@ class Roster:
         standing where it awaits, and nothing resumes it. The task has nothing left to run, and is let go.
         """
         task, coroutine = held.task, held.coroutine
-        assert task is not None and coroutine is not None
+        assert task is not None
+        assert coroutine is not None
         try:
             coroutine.close()
         except (RuntimeError, ValueError):  # it awaits in its own clean-up
