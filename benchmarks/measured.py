@@ -19,6 +19,7 @@ import msgspec
 
 from benchmarks.shop import app, change, look, nothing, product, started_at
 from selaras import Call
+from selaras._core.events import Turned, WorkerEvent
 
 BATCH: Final = 1_000
 PRODUCTS: Final = 1_000
@@ -56,13 +57,34 @@ async def _enqueue(calls: Any) -> None:
 
 
 async def _drain(count: int) -> Numbers:
-    began = time.perf_counter()
+    watch = Stopwatch()
     async with asyncio.TaskGroup() as group:
         memory = group.create_task(_watch_memory(count))
-        await app.worker(burst=True).run()
-        seconds = time.perf_counter() - began
+        await app.worker(burst=True, observer=watch).run()
         memory.cancel()
+    assert watch.ended == count
+    seconds = watch.last - watch.first
     return {"per_second": count / seconds, "seconds": seconds, "rss_end": _rss(), **_MEMORY}
+
+
+class Stopwatch:
+    """Hears a worker: from the sending of the turn that claimed first to the reply of the one that settled last."""
+
+    wants_attempts = False
+
+    def __init__(self) -> None:
+        self.first = self.last = 0.0
+        self.ended = 0
+
+    def heard(self, event: WorkerEvent) -> None:
+        """Note when work began, and when it ended."""
+        if isinstance(event, Turned):
+            now = time.perf_counter()
+            if event.claimed and not self.first:
+                self.first = now - event.took_us / 1e6
+            if event.ended:
+                self.last = now
+                self.ended += sum(number for _, number in event.ended)
 
 
 _MEMORY: Numbers = {}
