@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Self, TypeAlias, TypeVar, Unpack, overload
 
-from selaras._app.cached import Cached, CachedDecorator
-from selaras._app.call import Call, enqueue_calls
+from selaras._app.cached import Binding, BlockingCached, BlockingCachedDecorator, Cached, CachedDecorator
+from selaras._app.call import BlockingCall, Call, enqueue_calls
 from selaras._app.declaring import AUTO, Auto, Lockable, Tagging, Writable, declare_family, declare_task
-from selaras._app.job import Job
-from selaras._app.key import Fresh, Key, read_many
-from selaras._app.lines import Lock
+from selaras._app.job import BlockingJob, Job
+from selaras._app.key import BlockingKey, Fresh, Key, read_many
+from selaras._app.lines import BlockingLock, Lock
 from selaras._app.middleware import Middleware
 from selaras._app.origin import Origin, calling_module
+from selaras._app.portal import aio_of, wait_for
 from selaras._app.process import Process
 from selaras._app.program import Program, make_program
 from selaras._app.registry import Registry
-from selaras._app.resources import Lifetime, Resource, ResourceDecorator
+from selaras._app.resources import BlockingResource, BlockingResourceDecorator, Lifetime, Resource, ResourceDecorator
 from selaras._app.settings import Settings, SettingValues
-from selaras._app.tags import Tag, tag_text
-from selaras._app.task import Task, TaskDecorator
-from selaras._app.working import AppWorker, WorkerOptions, make_worker
+from selaras._app.tags import BlockingTag, Tag, tag_text
+from selaras._app.task import BlockingTask, BlockingTaskDecorator, Task, TaskDecorator
+from selaras._app.working import AppWorker, BlockingWorker, WorkerOptions, make_worker
 from selaras._core.durations import Duration
 
 P = ParamSpec("P")
@@ -63,6 +64,11 @@ class Selaras:
         return f"<selaras {self.url}>"
 
     # -- what it is made of
+
+    @property
+    def sync(self) -> BlockingSelaras:
+        """The twin of which every call blocks."""
+        return BlockingSelaras.of(self)
 
     @property
     def url(self) -> str:
@@ -267,3 +273,181 @@ class Selaras:
     def worker(self, **options: Unpack[WorkerOptions]) -> AppWorker:
         """Make a worker for this app on the running loop; `await app.worker(burst=True).run()`."""
         return make_worker(self._program, options)
+
+
+BlockingWritable: TypeAlias = BlockingCached[..., Any] | Binding[Any]
+
+
+class BlockingSelaras:
+    """An app for code without an event loop; arguments as of `selaras.Selaras`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str = "",
+        include: Sequence[str] = (),
+        middleware: Sequence[Middleware] = (),
+        **settings: Unpack[SettingValues],
+    ) -> None:
+        self.aio = Selaras(url, namespace=namespace, include=include, middleware=middleware, **settings)
+        self.aio.program.app = self  # as the program's own module knows it
+
+    @classmethod
+    def of(cls, aio: Selaras) -> Self:
+        """Return the twin of an app."""
+        twin = cls.__new__(cls)
+        twin.aio = aio
+        return twin
+
+    def __repr__(self) -> str:
+        return repr(self.aio)
+
+    @property
+    def url(self) -> str:
+        """The store's URL: absolute, passwords masked."""
+        return self.aio.url
+
+    @property
+    def settings(self) -> Settings:
+        """The options in force."""
+        return self.aio.settings
+
+    @property
+    def registry(self) -> Registry:
+        """What has been declared."""
+        return self.aio.registry
+
+    # -- declarations
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> BlockingTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> BlockingTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        writes: BlockingWritable | Sequence[BlockingWritable] = (),
+        reads: BlockingWritable | Sequence[BlockingWritable] = (),
+        lock: str | BlockingWritable | Auto | None = AUTO,
+        exclusive: bool = True,
+        ordered: bool = False,
+        retries: int | None = None,
+        backoff: Duration | None = None,
+        backoff_most: Duration | None = None,
+        timeout: Duration | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        expires: Duration | None = None,
+        result_ttl: Duration | None = None,
+        failed_ttl: Duration | None = None,
+        max_lost: int | None = None,
+        executor: Literal["process"] | None = None,
+    ) -> BlockingTaskDecorator: ...
+    def task(self, function: Callable[..., Any] | None = None, **declaration: Any) -> Any:
+        """Declare a task: a plain function, which runs in a thread or process, or a coroutine function.
+
+        Arguments as of `selaras.Selaras.task`.
+        """
+        decorate: Any = self.aio.task(**{name: aio_of(value) for name, value in declaration.items()})
+
+        def declare(function: Callable[..., Any]) -> BlockingTask[..., Any]:
+            return BlockingTask(decorate(function))
+
+        return declare if function is None else declare(function)
+
+    @overload
+    def cached(self, loader: Callable[P, Coroutine[Any, Any, V]], /) -> BlockingCached[P, V]: ...
+    @overload
+    def cached(self, loader: Callable[P, V], /) -> BlockingCached[P, V]: ...
+    @overload
+    def cached(
+        self,
+        *,
+        name: str | None = None,
+        ttl: Duration | Auto | None = AUTO,
+        ttl_none: Duration | Auto | None = AUTO,
+        ignore: Sequence[str] = (),
+        tags: Sequence[str] | Callable[[Any], Iterable[BlockingTag | str]] = (),
+        version: Callable[[Any], int] | None = None,
+        replica_lag: Duration = 0,
+        during_write: Literal["load", "serve"] = "load",
+        tiers: Sequence[Literal["local", "shared"]] = ("local", "shared"),
+        fresh: Fresh | None = None,
+    ) -> BlockingCachedDecorator: ...
+    def cached(self, loader: Callable[..., Any] | None = None, **declaration: Any) -> Any:
+        """Declare a family of cached values: the function's body is the datastore read, run on a miss only.
+
+        Arguments as of `selaras.Selaras.cached`.
+        """
+        decorate: Any = self.aio.cached(**declaration)
+
+        def declare(loader: Callable[..., Any]) -> BlockingCached[..., Any]:
+            return BlockingCached(decorate(loader))
+
+        return declare if loader is None else declare(loader)
+
+    @overload
+    def resource(self, factory: Callable[[], AsyncIterator[T]], /) -> BlockingResource[T]: ...
+    @overload
+    def resource(self, factory: Callable[[], Iterator[T]], /) -> BlockingResource[T]: ...
+    @overload
+    def resource(self, *, scope: Lifetime = "process") -> BlockingResourceDecorator: ...
+    def resource(self, factory: Callable[[], Any] | None = None, *, scope: Lifetime = "process") -> Any:
+        """Declare what is opened at first need and closed with the process (or with the job): a generator function."""
+        decorate: Any = self.aio.resource(scope=scope)
+
+        def declare(factory: Callable[[], Any]) -> BlockingResource[Any]:
+            return BlockingResource(decorate(factory))
+
+        return declare if factory is None else declare(factory)
+
+    # -- cached values
+
+    def read_many(self, keys: Iterable[BlockingKey[V]], fresh: Fresh | None = None) -> list[V]:
+        """Read many keys in one trip a partition; what is missing goes to the families' batch loaders."""
+        return wait_for(lambda: self.aio.read_many([key.aio for key in keys], fresh))
+
+    def tag(self, name: str, value: object = None) -> BlockingTag:
+        """Return the tag of this name and value: `app.tag("category", 7)`."""
+        return BlockingTag(self.aio.tag(name, value))
+
+    # -- jobs
+
+    def enqueue_many(self, calls: Iterable[BlockingCall[R]]) -> list[BlockingJob[R]]:
+        """Enqueue many jobs in one step a partition. Returns theirs, in order."""
+        waiting = [call.aio for call in calls]
+        return [BlockingJob(job) for job in wait_for(lambda: self.aio.enqueue_many(waiting))]
+
+    def job(self, id: str) -> BlockingJob[Any]:
+        """Stand for the job of this id, of any task, which may or may not exist."""
+        return BlockingJob(self.aio.job(id))
+
+    def lock(
+        self, line: str | BlockingKey[Any], *, lease: Duration | None = None, timeout: Duration | None = None
+    ) -> BlockingLock:
+        """Hold a line, the same one that jobs stand in; arguments as of `selaras.Selaras.lock`."""
+        return BlockingLock(
+            self.aio.lock(line.aio if isinstance(line, BlockingKey) else line, lease=lease, timeout=timeout)
+        )
+
+    # -- life
+
+    def __enter__(self) -> Self:
+        wait_for(self.aio.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        wait_for(lambda: self.aio.__aexit__(kind, error, traceback))
+
+    def close(self) -> None:
+        """Close what blocking calls have opened: resources, leases, the store. It opens again at the next need."""
+        wait_for(self.aio.close)
+
+    def worker(self, **options: Unpack[WorkerOptions]) -> BlockingWorker:
+        """Make a worker for this app; `app.worker(burst=True).run()` works in this thread."""
+        return BlockingWorker(self.aio.worker(**options))

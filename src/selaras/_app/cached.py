@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from selaras._app.declared import FamilySpec
-from selaras._app.key import Key
+from selaras._app.key import BlockingKey, Key
+from selaras._app.portal import wait_for
 from selaras._app.program import Program
 from selaras._cache.cache import MISSING
 from selaras._cache.family import Slot
@@ -52,6 +54,11 @@ class Cached(Generic[P, V]):
     def __repr__(self) -> str:
         return f"<cached {self.name}>"
 
+    @property
+    def sync(self) -> BlockingCached[P, V]:
+        """The twin of which every call blocks."""
+        return BlockingCached(self)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, V]:
         """Read through: local tier, shared tier, loader.
 
@@ -64,6 +71,14 @@ class Cached(Generic[P, V]):
             if value is not MISSING:
                 return _at_once(value)
         return self._read(slot)
+
+    def at_hand(self, *args: P.args, **kwargs: P.kwargs) -> tuple[V] | None:
+        """Return the value if the local tier may serve it without waiting, alone in a tuple. From any thread."""
+        process = self._program.process()
+        if not process.opened:
+            return None
+        value: Any = process.cache.hit(self.family.slot(args, kwargs, process.partitions))
+        return None if value is MISSING else (value,)
 
     async def _read(self, slot: Slot) -> V:
         process = self._program.process()
@@ -117,3 +132,57 @@ class CachedDecorator(Protocol):
     def __call__(self, loader: Callable[P, Coroutine[Any, Any, V]], /) -> Cached[P, V]: ...
     @overload
     def __call__(self, loader: Callable[P, V], /) -> Cached[P, V]: ...
+
+
+class BlockingCached(Generic[P, V]):
+    """A family of cached values; calling it reads through the tiers. See `selaras.Cached`.
+
+    Attributes:
+        fn: the bare loader.
+    """
+
+    def __init__(self, aio: Cached[P, V]) -> None:
+        self.aio = aio
+        self.fn: Callable[P, Any] = aio.fn
+        self.name = aio.name
+        self.__doc__ = aio.__doc__
+        self.__name__ = aio.__name__
+        self.__module__ = aio.__module__
+
+    def __repr__(self) -> str:
+        return repr(self.aio)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
+        """Read through: local tier, shared tier, loader."""
+        found = self.aio.at_hand(*args, **kwargs)
+        return wait_for(lambda: self.aio(*args, **kwargs)) if found is None else found[0]
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> BlockingKey[V]:
+        """Return the key of these arguments; every spelling of a call is one key."""
+        return BlockingKey(self.aio.key(*args, **kwargs))
+
+    def by(self, **names: str) -> Binding[V]:
+        """Rename parameters for `writes=`, `reads=`, `lock=` and `Read`: family parameter = task parameter."""
+        return self.aio.by(**names)
+
+    def batch(self, loader: Callable[[list[Any]], Sequence[V]], /) -> Callable[[list[Any]], Sequence[V]]:
+        """Give the family a loader for many keys at once; a decorator. See `selaras.Cached.batch`."""
+
+        async def load(arguments: list[Any]) -> Sequence[V]:
+            return await asyncio.to_thread(loader, arguments)
+
+        self.aio.batch(load)
+        return loader
+
+    def invalidate_all(self) -> None:
+        """Void every value of the family: now, and inside a job or scope again when that succeeds."""
+        wait_for(self.aio.invalidate_all)
+
+
+class BlockingCachedDecorator(Protocol):
+    """What `app.cached(...)` returns."""
+
+    @overload
+    def __call__(self, loader: Callable[P, Coroutine[Any, Any, V]], /) -> BlockingCached[P, V]: ...
+    @overload
+    def __call__(self, loader: Callable[P, V], /) -> BlockingCached[P, V]: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar, cast
 
 from selaras._app.info import JobInfo, info_of
+from selaras._app.portal import wait_for
 from selaras._app.program import Program
 from selaras._app.waiting import cancel_job, find, refuse_deadlock, retry_job, wait_for_result
 from selaras._cache.session import Session
@@ -49,6 +50,11 @@ class Job(Generic[R_co]):
     def __repr__(self) -> str:
         return f"<job {self.id} of {self.task}>" if self.task else f"<job {self.id}>"
 
+    @property
+    def sync(self) -> BlockingJob[R_co]:
+        """The twin of which every call blocks."""
+        return BlockingJob(self)
+
     async def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for its end and return what it returned. Afterwards this process reads nothing older than its effects.
 
@@ -88,3 +94,51 @@ class Job(Generic[R_co]):
             SelarasError: it is not `failed`, or another job holds its unique key.
         """
         await retry_job(self.program, self.id, self.home)
+
+
+class BlockingJob(Generic[R_co]):
+    """A job in the queue; see `selaras.Job`."""
+
+    __slots__ = ("aio",)
+
+    def __init__(self, aio: Job[R_co]) -> None:
+        self.aio = aio
+
+    def __repr__(self) -> str:
+        return repr(self.aio)
+
+    @property
+    def id(self) -> str:
+        """Its name in the store."""
+        return self.aio.id
+
+    @property
+    def task(self) -> str:
+        """The name of its task; "" if only the id was given."""
+        return self.aio.task
+
+    @property
+    def created(self) -> bool:
+        """False when the call met a twin (same `id` or `unique`) and this stands for that one."""
+        return self.aio.created
+
+    @property
+    def replaced(self) -> bool:
+        """True when the call's arguments took the place of a waiting twin's."""
+        return self.aio.replaced
+
+    def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait for its end and return what it returned; raises as `selaras.Job.result` does."""
+        return wait_for(lambda: self.aio.result(timeout))
+
+    def info(self) -> JobInfo:
+        """Return all that is known of it now; raises UnknownJob."""
+        return wait_for(self.aio.info)
+
+    def cancel(self, reason: str = "cancelled by hand") -> bool:
+        """Cancel it; of a running one: ask it to end. Returns False when it had ended or was asked already."""
+        return wait_for(lambda: self.aio.cancel(reason))
+
+    def retry(self) -> None:
+        """Run a failed job again, with a fresh budget; its history is kept."""
+        wait_for(self.aio.retry)

@@ -8,8 +8,9 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from selaras._app.portal import wait_for
 from selaras._app.program import Program
-from selaras._app.writing import Writing
+from selaras._app.writing import BlockingWriting, Writing
 from selaras._cache.family import Slot
 from selaras._core.cache.freshness import Level
 from selaras._core.durations import duration_us
@@ -61,6 +62,11 @@ class Key(Generic[V]):
     def name(self) -> str:
         """The text of the key: `product:42`. Its line has the same name."""
         return self.slot.key
+
+    @property
+    def sync(self) -> BlockingKey[V]:
+        """The twin of which every call blocks."""
+        return BlockingKey(self)
 
     def __repr__(self) -> str:
         return f"<key {self.slot.key}>"
@@ -123,3 +129,54 @@ async def read_many(program: Program, keys: Sequence[Key[V]], fresh: Fresh | Non
     process = program.process()
     await process.open()
     return await process.cache.get_many([key.slot for key in keys], None if fresh is None else level_of(fresh))
+
+
+class BlockingKey(Generic[V]):
+    """A cached value's place; see `selaras.Key`."""
+
+    __slots__ = ("aio",)
+
+    def __init__(self, aio: Key[V]) -> None:
+        self.aio = aio
+
+    @property
+    def name(self) -> str:
+        """The text of the key: `product:42`."""
+        return self.aio.name
+
+    def __repr__(self) -> str:
+        return repr(self.aio)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockingKey) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def get(self, fresh: Fresh | None = None) -> V:
+        """Read through. Inside a job no level goes below "causal"."""
+        return wait_for(lambda: self.aio.get(fresh))
+
+    def read(self, fresh: Fresh | None = None) -> Reading[V]:
+        """Read through, and say where the value came from."""
+        return wait_for(lambda: self.aio.read(fresh))
+
+    def put(self, value: V) -> None:
+        """Store a value when the job or scope that writes this key succeeds; anywhere else: void what is cached."""
+        wait_for(lambda: self.aio.put(value))
+
+    def invalidate(self) -> None:
+        """Void what is cached: now, and inside a job or scope again when that succeeds."""
+        wait_for(self.aio.invalidate)
+
+    def warm(self) -> None:
+        """Bring it into the local tier."""
+        wait_for(self.aio.warm)
+
+    def explain(self) -> str:
+        """Say what stands in this place in each tier and what a read would do now, for people."""
+        return wait_for(self.aio.explain)
+
+    def writing(self) -> BlockingWriting:
+        """Write the datastore outside of a task's declaration: `with key.writing(): ...` around the transaction."""
+        return BlockingWriting(self.aio.writing())

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from selaras._app.elsewhere import settle
+from selaras._app.portal import wait_for
 from selaras._app.process import Holder, Process
 from selaras._app.program import Program
 from selaras._core.durations import Duration, duration_us
@@ -65,6 +66,11 @@ class Lock:
 
     def __repr__(self) -> str:
         return f"<lock {self.name}>"
+
+    @property
+    def sync(self) -> BlockingLock:
+        """The twin of which every call blocks."""
+        return BlockingLock(self)
 
     async def __aenter__(self) -> Self:
         if self._hold is not None:
@@ -134,3 +140,32 @@ class Lock:
         if state is JobState.RUNNING:
             grant = await partition.acquire(holder.instance.id, job, process.since(home))
             await settle(process, holder, home, Settlement(job.id, grant.fence, JobEvent.SUCCEED))
+
+
+class BlockingLock:
+    """A line, held: `with app.lock("mail:7") as lock`. See `selaras.Lock`."""
+
+    def __init__(self, aio: Lock) -> None:
+        self.aio = aio
+
+    @property
+    def name(self) -> str:
+        """The line."""
+        return self.aio.name
+
+    @property
+    def fence(self) -> int:
+        """Grows with every holder; 0 until it is held."""
+        return self.aio.fence
+
+    def __repr__(self) -> str:
+        return repr(self.aio)
+
+    def __enter__(self) -> Self:
+        wait_for(self.aio.__aenter__, keep=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        wait_for(lambda: self.aio.__aexit__(kind, error, traceback), keep=True)

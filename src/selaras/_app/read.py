@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from selaras._app.cached import Binding, Cached
+from selaras._app.cached import Binding, BlockingCached, Cached
 
 V = TypeVar("V")
 
@@ -21,11 +21,13 @@ class Reads:
         return f"Read({self.binding.family.name})"
 
 
-def Read(source: Cached[..., V] | Binding[V]) -> V:  # noqa: N802 - it reads as a declaration, like a class
+def Read(source: Cached[..., V] | BlockingCached[..., V] | Binding[V]) -> V:  # noqa: N802 - it reads as a declaration, like a class
     """Declare that a parameter is the cached value of the task's other arguments, matched by name.
 
     It is read before the body starts, warmed with the whole batch of claimed jobs; if the task writes that key, it is
     the value from just before.
     """
+    if isinstance(source, BlockingCached):
+        source = source.aio
     binding = source if isinstance(source, Binding) else Binding[V](source.family, {})
     return cast(V, Reads(binding))

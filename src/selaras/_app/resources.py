@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
+from selaras._app.portal import wait_for
 from selaras._core.errors import ConfigurationError, SelarasError
 
 T = TypeVar("T")
@@ -33,9 +34,6 @@ class Opened:
             if name not in self._values:
                 self._values[name] = await _enter(self._stack, factory)
             return self._values[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
 
     def __contains__(self, name: object) -> bool:
         return name in self._values
@@ -88,6 +86,11 @@ class Resource(Generic[T]):
     def __repr__(self) -> str:
         return f"<resource {self.name}>"
 
+    @property
+    def sync(self) -> BlockingResource[T]:
+        """The twin of which every call blocks."""
+        return BlockingResource(self)
+
     def __call__(self) -> Awaitable[T]:
         """Return the open resource, opening it at first need."""
         return self._resources.get(self.name, self.lifetime)
@@ -124,3 +127,40 @@ async def _enter(stack: AsyncExitStack, factory: Factory) -> Any:
         return stack.enter_context(contextmanager(factory)())
     value = factory()
     return await value if inspect.isawaitable(value) else value
+
+
+class BlockingResource(Generic[T]):
+    """A resource: `db()` is the open one, the same for every thread; see `selaras.Resource`."""
+
+    def __init__(self, aio: Resource[T]) -> None:
+        self.aio = aio
+        self.name = aio.name
+        self.__doc__ = aio.__doc__
+
+    def __repr__(self) -> str:
+        return repr(self.aio)
+
+    def __call__(self) -> T:
+        """Return the open resource, opening it at first need."""
+
+        async def get() -> T:
+            return await self.aio()
+
+        return wait_for(get)
+
+    @contextmanager
+    def override(
+        self, factory: Callable[[], AsyncIterator[T]] | Callable[[], Iterator[T]] | Callable[[], T]
+    ) -> Generator[None]:
+        """Use another factory while this is entered, for what is opened meanwhile."""
+        with self.aio.override(factory):
+            yield
+
+
+class BlockingResourceDecorator(Protocol):
+    """What `app.resource(...)` returns."""
+
+    @overload
+    def __call__(self, factory: Callable[[], AsyncIterator[T]], /) -> BlockingResource[T]: ...
+    @overload
+    def __call__(self, factory: Callable[[], Iterator[T]], /) -> BlockingResource[T]: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+from selaras._app.portal import wait_for
 from selaras._app.program import Program
 from selaras._core.cache.key import checked_name
 
@@ -24,6 +25,11 @@ class Tag:
         self.name = name
         self._program = program
 
+    @property
+    def sync(self) -> BlockingTag:
+        """The twin of which every call blocks."""
+        return BlockingTag(self)
+
     def __str__(self) -> str:
         return self.name
 
@@ -41,3 +47,33 @@ class Tag:
         process = self._program.process()
         await process.open()
         await process.cache.invalidate(tags=[self.name])
+
+
+class BlockingTag:
+    """A tag: made by `app.tag("category", 7)`, borne by the values of a family that says `tags=`."""
+
+    __slots__ = ("aio",)
+
+    def __init__(self, aio: Tag) -> None:
+        self.aio = aio
+
+    @property
+    def name(self) -> str:
+        """Its text: `category:7`."""
+        return self.aio.name
+
+    def __str__(self) -> str:
+        return str(self.aio)
+
+    def __repr__(self) -> str:
+        return repr(self.aio)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockingTag) and other.aio == self.aio
+
+    def __hash__(self) -> int:
+        return hash(self.aio)
+
+    def invalidate(self) -> None:
+        """Void every value that bears this tag."""
+        wait_for(self.aio.invalidate)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from selaras._app.call import Call, following
+from selaras._app.call import BlockingCall, Call, following
 from selaras._app.declared import TaskSpec
 from selaras._app.here import run_here
-from selaras._app.job import Job
+from selaras._app.job import BlockingJob, Job
 from selaras._app.options import NO_OPTIONS, After, Options, options_from
+from selaras._app.portal import aio_of, wait_for
 from selaras._app.program import Program
 from selaras._core.durations import Duration
 
@@ -28,6 +29,11 @@ class Prepared(Generic[P, R_co]):
         self._program = program
         self._spec = spec
         self._options = options
+
+    @property
+    def sync(self) -> BlockingPrepared[P, R_co]:
+        """The twin of which every call blocks."""
+        return BlockingPrepared(self)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """Check and coerce the arguments; enqueue nothing yet.
@@ -68,6 +74,11 @@ class Task(Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
+
+    @property
+    def sync(self) -> BlockingTask[P, R_co]:
+        """The twin of which every call blocks."""
+        return BlockingTask(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run it here and now, under its lock and with its intents. What the body raises is raised."""
@@ -157,3 +168,104 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class BlockingPrepared(Generic[P, R_co]):
+    """A task with options."""
+
+    __slots__ = ("aio",)
+
+    def __init__(self, aio: Prepared[P, R_co]) -> None:
+        self.aio = aio
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> BlockingCall[R_co]:
+        """Check and coerce the arguments; enqueue nothing yet."""
+        return BlockingCall(self.aio.call(*args, **kwargs))
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingJob[R_co]:
+        """Check the arguments and enqueue the job."""
+        return BlockingCall(self.aio.call(*args, **kwargs)).enqueue()
+
+
+class BlockingTask(Generic[P, R_co]):
+    """A function that can run as a job; see `selaras.Task`.
+
+    Attributes:
+        fn: the bare function: no lock, no intent, no queue.
+    """
+
+    def __init__(self, aio: Task[P, R_co]) -> None:
+        self.aio = aio
+        self.fn: Callable[P, Any] = aio.fn
+        self.name = aio.name
+        self.__doc__ = aio.__doc__
+        self.__name__ = aio.__name__
+        self.__module__ = aio.__module__
+
+    def __repr__(self) -> str:
+        return repr(self.aio)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run it now, under its lock and with its intents, and wait. What the body raises is raised."""
+        return wait_for(lambda: self.aio(*args, **kwargs))
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingJob[R_co]:
+        """Check the arguments and enqueue the job."""
+        return BlockingCall(self.aio.call(*args, **kwargs)).enqueue()
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> BlockingCall[R_co]:
+        """Check and coerce the arguments; enqueue nothing yet."""
+        return BlockingCall(self.aio.call(*args, **kwargs))
+
+    def options(
+        self,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        id: str | None = None,
+        unique: str | None = None,
+        unique_until: Literal["started", "finished"] = "started",
+        on_conflict: Literal["keep", "replace"] = "keep",
+        after: BlockingJob[Any] | str | Sequence[BlockingJob[Any] | str] = (),
+        after_finished: BlockingJob[Any] | str | Sequence[BlockingJob[Any] | str] = (),
+        queue: str | None = None,
+        retries: int | None = None,
+        timeout: Duration | None = None,
+        expires: Duration | None = None,
+        result_ttl: Duration | None = None,
+        now: bool = False,
+    ) -> BlockingPrepared[P, R_co]:
+        """Say how its next enqueue differs from the task's declaration; see `selaras.Task.options`."""
+        return BlockingPrepared(
+            self.aio.options(
+                delay=delay,
+                at=at,
+                priority=priority,
+                id=id,
+                unique=unique,
+                unique_until=unique_until,
+                on_conflict=on_conflict,
+                after=aio_of(after),
+                after_finished=aio_of(after_finished),
+                queue=queue,
+                retries=retries,
+                timeout=timeout,
+                expires=expires,
+                result_ttl=result_ttl,
+                now=now,
+            )
+        )
+
+    def job(self, id: str) -> BlockingJob[R_co]:
+        """Stand for the job of this id, which may or may not exist."""
+        return BlockingJob(self.aio.job(id))
+
+
+class BlockingTaskDecorator(Protocol):
+    """What `app.task(...)` returns."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> BlockingTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> BlockingTask[P, R]: ...

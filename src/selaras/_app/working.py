@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
+from selaras._app.portal import refuse_on_loop
 from selaras._app.program import Program
 from selaras._core.durations import Duration, duration_us
 
@@ -105,3 +106,25 @@ def make_worker(program: Program, options: WorkerOptions) -> AppWorker:
 
 def _us(given: Duration | None, default: int, name: str) -> int:
     return default if given is None else duration_us(given, name=name)
+
+
+class BlockingWorker:
+    """A worker in this thread."""
+
+    def __init__(self, aio: AppWorker) -> None:
+        self.aio = aio
+
+    def run(self) -> int:
+        """Work until told to stop; with `burst`, until nothing is left to do. Returns the exit code of a process."""
+        from selaras._worker.loops import run
+
+        refuse_on_loop()
+        return int(run(self.aio.run()))
+
+    def stop(self) -> None:
+        """Stop in order: no more claims, what runs may finish within the grace. From any thread."""
+        self.aio.stop()
+
+    def halt(self) -> None:
+        """Stop at once. From any thread."""
+        self.aio.halt()

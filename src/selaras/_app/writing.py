@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from selaras._app.elsewhere import settle
+from selaras._app.portal import wait_for
 from selaras._app.process import Holder, Process
 from selaras._app.program import Program
 from selaras._cache.family import Slot
@@ -35,6 +36,11 @@ class Writing:
         self._slots = tuple(slots)
         self._session: Session | None = None
         self._holder: Holder | None = None
+
+    @property
+    def sync(self) -> BlockingWriting:
+        """The twin of which every call blocks."""
+        return BlockingWriting(self)
 
     async def __aenter__(self) -> Self:
         if self._session is not None:
@@ -131,3 +137,19 @@ class Writing:
 
     def _names(self) -> str:
         return ", ".join(slot.key for slot in self._slots)
+
+
+class BlockingWriting:
+    """A scope: from its beginning to its end nothing is stored for its keys. See `selaras.Writing`."""
+
+    def __init__(self, aio: Writing) -> None:
+        self.aio = aio
+
+    def __enter__(self) -> Self:
+        wait_for(self.aio.__aenter__, keep=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        wait_for(lambda: self.aio.__aexit__(kind, error, traceback), keep=True)

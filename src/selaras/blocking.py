@@ -1,0 +1,86 @@
+"""The same face for code without an event loop: Flask, Django, scripts. Every call blocks.
+
+    from selaras.blocking import Selaras
+
+Each object here has its twin for coroutines as `.aio`, and those have theirs here as `.sync`. Tasks and loaders may be
+plain functions, which run in threads, or coroutine functions. Threads may call at the same time.
+"""
+
+from selaras._app.app import BlockingSelaras as Selaras
+from selaras._app.cached import Binding, BlockingCached as Cached
+from selaras._app.call import BlockingCall as Call
+from selaras._app.current import CurrentJob, current_job
+from selaras._app.info import JobInfo
+from selaras._app.job import BlockingJob as Job
+from selaras._app.key import BlockingKey as Key, Reading
+from selaras._app.lines import BlockingLock as Lock
+from selaras._app.middleware import Message, Middleware
+from selaras._app.read import Read
+from selaras._app.resources import BlockingResource as Resource
+from selaras._app.tags import BlockingTag as Tag
+from selaras._app.task import BlockingPrepared as Prepared, BlockingTask as Task
+from selaras._app.working import BlockingWorker as Worker
+from selaras._app.writing import BlockingWriting as Writing
+from selaras._core.codec import Secret
+from selaras._core.errors import (
+    ConfigurationError,
+    IdConflict,
+    JobCancelled,
+    JobFailed,
+    LeaseLost,
+    NotEncodable,
+    ParentFailed,
+    QueueFull,
+    ResultExpired,
+    SelarasError,
+    StaleSource,
+    StoreMismatch,
+    StoreUnavailable,
+    UnknownJob,
+    WouldDeadlock,
+)
+from selaras._core.jobs.states import JobState
+from selaras._core.outcomes import Fail, Retry, Snooze
+
+__all__ = [
+    "Binding",
+    "Cached",
+    "Call",
+    "ConfigurationError",
+    "CurrentJob",
+    "Fail",
+    "IdConflict",
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobInfo",
+    "JobState",
+    "Key",
+    "LeaseLost",
+    "Lock",
+    "Message",
+    "Middleware",
+    "NotEncodable",
+    "ParentFailed",
+    "Prepared",
+    "QueueFull",
+    "Read",
+    "Reading",
+    "Resource",
+    "ResultExpired",
+    "Retry",
+    "Secret",
+    "Selaras",
+    "SelarasError",
+    "Snooze",
+    "StaleSource",
+    "StoreMismatch",
+    "StoreUnavailable",
+    "Tag",
+    "Task",
+    "UnknownJob",
+    "Worker",
+    "WouldDeadlock",
+    "Writing",
+    "current_job",
+]
