@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from selaras._app.declared import TaskSpec
-from selaras._app.job import Job
+from selaras._app.job import BlockingJob, Job
 from selaras._app.options import Options
 from selaras._app.placing import Planned, place
+from selaras._app.portal import aio_of, wait_for
 from selaras._app.program import Program
 from selaras._core.errors import ConfigurationError
 from selaras._core.signature import Arguments
@@ -49,6 +50,11 @@ class Call(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<call {self.spec.name}({self.spec.signature.describe(self.arguments)})>"
+
+    @property
+    def sync(self) -> BlockingCall[R_co]:
+        """The twin of which every call blocks."""
+        return BlockingCall(self)
 
     def then(self, step: Step[R_co, P, R], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Follow this by another task, whose first argument is this one's value. The new call stands for the chain.
@@ -111,3 +117,33 @@ async def enqueue_calls(program: Program, calls: Sequence[Call[R]]) -> list[Job[
         )
         for call, index in zip(calls, last, strict=True)
     ]
+
+
+class BlockingStep(Protocol[T_contra, P, R_step]):
+    """A task whose first argument can be the value of the step before it; `task` and `task.options(...)` both are."""
+
+    def call(self, first: T_contra, /, *args: P.args, **kwargs: P.kwargs) -> BlockingCall[R_step]:
+        """Bind the arguments."""
+        ...
+
+
+class BlockingCall(Generic[R_co]):
+    """A job not enqueued yet; see `selaras.Call`."""
+
+    __slots__ = ("aio",)
+
+    def __init__(self, aio: Call[R_co]) -> None:
+        self.aio = aio
+
+    def __repr__(self) -> str:
+        return repr(self.aio)
+
+    def then(self, step: BlockingStep[R_co, P, R], /, *args: P.args, **kwargs: P.kwargs) -> BlockingCall[R]:
+        """Follow this by another task, whose first argument is this one's value. The new call stands for the chain."""
+        following: Any = aio_of(step)
+        call: Call[R] = self.aio.then(following, *args, **kwargs)
+        return BlockingCall(call)
+
+    def enqueue(self) -> BlockingJob[R_co]:
+        """Enqueue it, and the steps before it. Returns the job of the last step."""
+        return BlockingJob(wait_for(self.aio.enqueue))
