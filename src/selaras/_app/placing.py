@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from selaras._app.declared import TaskSpec
 from selaras._app.meta import Meta, decode_meta, encode_meta
 from selaras._app.middleware import Message, Middleware
-from selaras._app.options import Options
+from selaras._app.options import NO_OPTIONS, Options
 from selaras._app.process import Process, looks_generated
 from selaras._app.program import Program
 from selaras._app.relaying import relay
@@ -34,13 +34,14 @@ Proceed: TypeAlias = Callable[[Message], Awaitable[Admission]]
 class Planned:
     """A job to be: its task, arguments and options, and the step of the same batch that it follows."""
 
-    __slots__ = ("arguments", "follows", "home", "id", "options", "spec")
+    __slots__ = ("arguments", "follows", "home", "id", "options", "parents", "spec")
 
     def __init__(self, spec: TaskSpec, arguments: Arguments, options: Options, follows: Planned | None) -> None:
         self.spec = spec
         self.arguments = arguments
         self.options = options
         self.follows = follows
+        self.parents: Sequence[Parent] = ()
         self.id = ""
         self.home = 0
 
@@ -69,26 +70,60 @@ async def place(program: Program, planned: Sequence[Planned]) -> list[Placed]:
         await process.open()
     session = SESSION.get()
     scope = session.scope() if session is not None else None
-    jobs = [await _job_of(program, process, one, scope) for one in planned]
-    if program.around_enqueue:
-        placed = [await _around(program, process, job, one, scope) for job, one in zip(jobs, planned, strict=True)]
-    else:
-        placed = await _put(process, jobs, planned, scope)
-    for one, job in zip(placed, jobs, strict=True):
-        if one.refusal is Refusal.ID_CONFLICT:
-            raise IdConflict(f"job {job.id!r} is there already, of another task or with other arguments")
+    placed: list[Placed] = []
+    for wave in _waves(planned):
+        jobs: list[NewJob] = []
+        for one in wave:
+            if one.options.parents:
+                one.parents = [await _parent(process, after, edge) for after, edge in one.options.parents]
+            jobs.append(job_of(program, process, one))
+        if program.around_enqueue:
+            answers = [await _around(program, process, job, one, scope) for job, one in zip(jobs, wave, strict=True)]
+        else:
+            answers = await _put(process, jobs, wave, scope)
+        for one, answer in zip(wave, answers, strict=True):
+            if answer.refusal is not None:
+                raise IdConflict(f"job {one.id!r} is there already, of another task or with other arguments")
+            one.id, one.home = answer.id, answer.home
+        placed += answers
     return placed
+
+
+def _waves(planned: Sequence[Planned]) -> list[Sequence[Planned]]:
+    """Divide a batch after a step whose twin may stand for it: what follows it must know which job that is."""
+    cuts = [number for number, one in enumerate(planned) if one.follows is not None and one.follows.options.unique]
+    if not cuts:
+        return [planned]
+    return [planned[start:end] for start, end in zip((0, *cuts), (*cuts, len(planned)), strict=True)]
 
 
 # -- from a call to a job
 
 
-async def _job_of(program: Program, process: Process, planned: Planned, scope: Session | None) -> NewJob:
-    spec, options = planned.spec, planned.options
-    follows = planned.follows
-    parents: tuple[Parent, ...] = ()
-    if options.parents:
-        parents = tuple([await _parent(process, after, edge) for after, edge in options.parents])
+def job_of(program: Program, process: Process, planned: Planned) -> NewJob:
+    """Make the job of a planned call; its id and home are decided here."""
+    spec = planned.spec
+    if planned.options is NO_OPTIONS and planned.follows is None and not spec.names_places:
+        planned.id = process.new_id()
+        planned.home = partition_of(planned.id, process.partitions)
+        # Only what differs from a job's defaults: naming all its fields would cost more than all the rest here.
+        return NewJob(
+            id=planned.id,
+            task=spec.name,
+            payload=spec.signature.encode(planned.arguments, most=program.settings.max_payload or UNBOUNDED),
+            queue=spec.queue,
+            priority=spec.priority,
+            expires_in_us=spec.expires_us,
+            max_lost=spec.policy.max_lost,
+            result_ttl_us=spec.policy.result_ttl_us,
+            failed_ttl_us=spec.policy.failed_ttl_us,
+        )
+    return _particular_job(program, process, planned)
+
+
+def _particular_job(program: Program, process: Process, planned: Planned) -> NewJob:
+    spec, options, follows = planned.spec, planned.options, planned.follows
+    parents = tuple(planned.parents)
     if follows is not None:
         parents = (Parent(follows.id, Edge.VALUE, follows.home), *parents)
     writes: tuple[str, ...] = ()
@@ -100,11 +135,11 @@ async def _job_of(program: Program, process: Process, planned: Planned, scope: S
         writes = tuple([plan.slot(named, partitions).key for plan in spec.writes])
         serves = tuple([plan.slot(named, partitions).key for plan in spec.serves])
         line = spec.line.line(named, partitions) if spec.line is not None else ""
-    policy = spec.policy
-    home = _wanted_home(process.partitions, line, options.unique, parents)
-    planned.id = options.id or process.new_id(home)
+    planned.id = options.id or process.new_id(_wanted_home(process.partitions, line, options.unique, parents))
     planned.home = partition_of(line or planned.id, process.partitions)
     signature = spec.signature if follows is None else spec.rest
+    policy = spec.policy
+    # In the order of the fields: a struct finds its arguments four times as fast that way.
     return NewJob(
         id=planned.id,
         task=spec.name,
@@ -269,10 +304,10 @@ async def reserve(process: Process, job: NewJob, home: int) -> Placed | None:
     """Take the names of a job that another partition keeps. Returns the twin that has them, if one does."""
     id_at = partition_of(job.id, process.partitions)
     # A generated id lives where it points to, and nobody else has it; one that was given may stand in any line.
-    if id_at != home or not looks_generated(job.id):
-        # Marked, so that it is never taken for a unique key, which holds no control characters.
-        if await _take(process, id_at, f"\x1fid:{job.id}", job, home, _still_there) is not None:
-            return Placed(job.id, home, created=False, refusal=Refusal.ID_CONFLICT)
+    given = id_at != home or not looks_generated(job.id)
+    # Marked, so that it is never taken for a unique key, which holds no control characters.
+    if given and await _take(process, id_at, f"\x1fid:{job.id}", job, home, _still_there) is not None:
+        return Placed(job.id, home, created=False, refusal=Refusal.ID_CONFLICT)
     if job.unique and partition_of(job.unique, process.partitions) != home:
         still = _still_unfinished if job.unique_until is UniqueUntil.FINISHED else _still_waits
         twin = await _take(process, partition_of(job.unique, process.partitions), job.unique, job, home, still)

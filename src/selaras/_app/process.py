@@ -9,6 +9,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import count
 from threading import Lock
 from typing import Final
 from weakref import WeakKeyDictionary, WeakSet
@@ -25,9 +26,10 @@ from selaras._core.positions import Cursor, News
 from selaras._core.routing import partition_of
 from selaras._worker.heart import Beat, Heart
 
-_ID_DIGITS: Final = frozenset("0123456789abcdef")
 _ID_BITS: Final = 80
 """Of a generated id: far more than jobs there will ever be, and short in a log line."""
+_ID_MASK: Final = (1 << _ID_BITS) - 1
+_ID_DIGITS: Final = frozenset("0123456789abcdef")
 
 
 class Holder:
@@ -76,6 +78,7 @@ class Process:
         self.opened = False
         self.users = 0
         self.worker_instance: Instance | None = None
+        self._ids = count(entropy.getrandbits(_ID_BITS))
         self._lock = Lock()
         self._opening: Future[None] | None = None
         self._holders: dict[int, Future[Holder]] = {}
@@ -186,7 +189,9 @@ class Process:
     def new_id(self, home: int = -1) -> str:
         """Return a new id; with `home`, one whose own hash is that partition, so that the id alone finds the job."""
         while True:
-            made = format(self.entropy.getrandbits(_ID_BITS), "020x")
+            # Consecutive from a random beginning: as unlikely to meet another process's as all random ones, and
+            # neighbours in the store's index.
+            made = format(next(self._ids) & _ID_MASK, "020x")
             if home < 0 or self.partitions == 1 or partition_of(made, self.partitions) == home:
                 return made
 

@@ -124,8 +124,11 @@ async def _look_at(process: Process, id: str, index: int) -> JobRecord | None:
 
 
 async def _told(process: Process, home: int) -> None:
-    """Somebody is about to be told of an end: its effects elsewhere came before it, so hear those logs, too."""
+    """Somebody is about to be told of an end: its effects elsewhere came before it or are on their way, so deliver
+    those, and hear all logs.
+    """
     if process.partitions > 1:
+        await relay(process.store)
         await process.catch_up(but=home)
     process.cache.told()
 
