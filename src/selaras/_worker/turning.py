@@ -358,6 +358,9 @@ class Turner:
             self.hungry = False  # and the store rings us when there is work
         elif reply.more:
             self.hungry = True
+        if request.settlements and not request.limit:
+            # What it set free was not claimed with it, and a turn that asked before it cannot have seen it.
+            self.ring()
         if reply.cancels:
             self.cancel(reply.cancels)
         if reply.outbox:
