@@ -223,7 +223,7 @@ class Roster:
             try:
                 settlement = await run.execute(self._executors)
             except BaseException as error:  # noqa: BLE001 - the host broke its promise, or the body was cut off
-                settlement = run.cut_off() if held.abandoned else self._broken(held, error)
+                settlement = run.cut_off() if held.abandoned and held.stop else self._broken(held, error)
         self._end(held, settlement)
 
     def _broken(self, held: Held, error: BaseException) -> Settlement:

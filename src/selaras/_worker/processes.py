@@ -29,7 +29,8 @@ FAILED_START_REST: Final = 1.0
 """A child that cannot start would otherwise use up every job in a moment."""
 
 CLOSE_MOST: Final = 2.0
-DEATH_LOOK: Final = 0.005
+DYING_MOST: Final = 1.0
+LOOK: Final = 0.005
 
 
 class _Child:
@@ -64,9 +65,13 @@ class _Child:
             self.popen.kill()
 
     def let_go(self) -> None:
-        """Close the ways to it: an idle child ends by itself."""
+        """Say that there is no more work: an idle child ends by itself, in order."""
         if hasattr(self, "_writer"):
             self._writer.close()
+
+    def forget(self) -> None:
+        """It has ended: close what is left of the ways to it. Of a child that lives this is the end, at once."""
+        self.let_go()
         self._lifeline.close()
 
 
@@ -121,23 +126,22 @@ class Processes:
         return _Child(popen, lifeline), ours
 
     async def _died(self, child: _Child) -> ProcessDied:
+        await self._wait(child, DYING_MOST)  # it may be on its way out: its own code says more than a kill's
         await self._end(child)
         code = child.popen.returncode
         tell(self._observer, BodyDied(pid=child.popen.pid, code=code))
         return ProcessDied(code)
 
     async def _end(self, child: _Child) -> None:
-        """Kill it and wait until it is dead, through cancels."""
-        # One that ended by itself keeps its own code; what it started is killed in any case.
+        """Kill it, and what it started, and wait until it is dead, through cancels."""
         cancelled: asyncio.CancelledError | None = None
-        child.popen.poll()
         child.kill()
-        child.let_go()
         while child.popen.poll() is None:
             try:
-                await self._clock.sleep(DEATH_LOOK)
+                await self._clock.sleep(LOOK)
             except asyncio.CancelledError as error:
                 cancelled = error
+        child.forget()
         if cancelled is not None:
             raise cancelled
 
@@ -146,10 +150,11 @@ class Processes:
         idle, self._idle = self._idle, []
         for child in idle:
             child.let_go()
-        waited = 0.0
-        while waited < CLOSE_MOST and any(child.popen.poll() is None for child in idle):
-            await self._clock.sleep(DEATH_LOOK)
-            waited += DEATH_LOOK
         for child in idle:
-            if child.popen.poll() is None:
-                await self._end(child)
+            await self._wait(child, CLOSE_MOST)
+            await self._end(child)
+
+    async def _wait(self, child: _Child, seconds: float) -> None:
+        end_ns = self._clock.instant_ns() + int(seconds * 1e9)
+        while child.popen.poll() is None and self._clock.instant_ns() < end_ns:
+            await self._clock.sleep(LOOK)
