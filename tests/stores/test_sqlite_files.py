@@ -14,7 +14,15 @@ import pytest
 from tests.clock import SECOND, VirtualClock
 
 from selaras._contracts.limits import REAP_GRACE_US
-from selaras._contracts.partition import Fill, HeartbeatRequest, Instance, Invalidation, JobFilter, ReadRequest, TurnRequest
+from selaras._contracts.partition import (
+    Fill,
+    HeartbeatRequest,
+    Instance,
+    Invalidation,
+    JobFilter,
+    ReadRequest,
+    TurnRequest,
+)
 from selaras._core.cache.entry import Hit, Miss
 from selaras._core.errors import StoreMismatch, StoreUnavailable
 from selaras._core.jobs.job import Attempt, NewJob, Put

@@ -1,5 +1,7 @@
 """The shared tier of one partition: in each key's place an entry, or intents, or a token, or nothing."""
 
+
+
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -29,7 +29,7 @@ _SPIN_LEAST_S: Final = 0.000_05
 _SPIN_MOST_S: Final = 0.002
 _CACHE_KIB: Final = 64 * 1024
 _WAL_KEPT_BYTES: Final = 64 * 1024 * 1024
-_jitter = Random()  # noqa: S311 - only spreads retries
+_jitter = Random()  # only spreads retries
 
 
 def connect(path: Path, *, synchronous: str, writes: bool) -> Connection:

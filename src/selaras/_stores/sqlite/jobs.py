@@ -4,6 +4,8 @@ Rows are read once in a verb, changed in memory, and written back before a state
 hold (`flush`).
 """
 
+
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -14,7 +16,17 @@ import msgspec
 from msgspec import structs
 
 from selaras._contracts.limits import HISTORY_MOST, INTENT_GRACE_US, LOCK_ACCEPT_US, UNROUTABLE_US
-from selaras._contracts.partition import Admit, AnyEffect, FreeUnique, Invalidation, Owner, Parted, Register, Resolve, Void
+from selaras._contracts.partition import (
+    Admit,
+    AnyEffect,
+    FreeUnique,
+    Invalidation,
+    Owner,
+    Parted,
+    Register,
+    Resolve,
+    Void,
+)
 from selaras._core.jobs.job import (
     Admission,
     Claim,
@@ -54,7 +66,7 @@ DUE: Final = f"SELECT number, id, plain, queue FROM jobs WHERE {IS_SCHEDULED} AN
 NEXT_DUE: Final = f"SELECT due_us FROM jobs WHERE {IS_SCHEDULED} ORDER BY due_us LIMIT 1"
 PROMOTE_PLAIN: Final = f"UPDATE jobs SET state = {STATES[JobState.READY]}, place = ?, ready_us = ? WHERE number = ?"
 LATE: Final = f"SELECT id FROM jobs WHERE expires_us > 0 AND {IS_WAITING} AND expires_us <= ? ORDER BY expires_us, number LIMIT ?"
-OVER: Final = f"SELECT number, id, plain FROM jobs WHERE {IS_OVER} AND keep_until_us <= ? ORDER BY keep_until_us, number LIMIT ?"
+OVER: Final = f"SELECT number, id, awaited FROM jobs WHERE {IS_OVER} AND keep_until_us <= ? ORDER BY keep_until_us, number LIMIT ?"
 RUNNING: Final = f"SELECT id FROM jobs WHERE {IS_RUNNING} AND instance = ? ORDER BY fence"
 OFFERS: Final = f"SELECT id FROM jobs WHERE {IS_LOCK_OFFER} AND ready_us <= ? ORDER BY number"
 NEXT_QUEUE: Final = f"SELECT queue FROM jobs WHERE {IS_CLAIMABLE} AND queue > ? ORDER BY queue LIMIT 1"
@@ -259,12 +271,12 @@ class Jobs:
         """Let jobs whose time has come go on. Returns how many."""
         self.flush()
         due = self._execute(DUE, (now, limit)).fetchall()
-        for number, id, plain, queue in due:
-            if plain and id not in self._rows:
+        for number, job, plain, queue in due:
+            if plain and job not in self._rows:
                 self._execute(PROMOTE_PLAIN, (self._log.next_number(), now, number))
                 self.woken.append(queue)
             else:
-                self._enter(self.known(id), JobEvent.DUE, now)
+                self._enter(self.known(job), JobEvent.DUE, now)
         return len(due)
 
     def next_due_us(self) -> int | None:
@@ -311,9 +323,9 @@ class Jobs:
             member = self._execute(FIRST_OF_NEXT_QUEUE, (name, kind, queue, leaving)).fetchone()
             if member is None:
                 return best[3] if best else ""
-            kind, queue, priority, joined, id = member
+            kind, queue, priority, joined, job = member
             may_run = kind != _TASK or (queue in served and queue not in paused)
-            rank = (not may_run, -priority, joined, id)
+            rank = (not may_run, -priority, joined, job)
             best = rank if best is None else min(best, rank)
 
     def arrange_all(self, now: int) -> None:
@@ -424,7 +436,7 @@ class Jobs:
     def running(self, instance: str) -> list[Row]:
         """Return what an instance runs, the oldest claim first."""
         self.flush()
-        return [self.known(id) for (id,) in self._execute(RUNNING, (instance,)).fetchall()]
+        return [self.known(job) for (job,) in self._execute(RUNNING, (instance,)).fetchall()]
 
     def settle(self, instance: str, settlement: Settlement, now: int) -> Settled:
         """End an attempt and apply its effects (L4, L5)."""
@@ -599,7 +611,7 @@ class Jobs:
     def expire(self, now: int, limit: int) -> int:
         """End jobs that waited longer than they were allowed to. Returns how many."""
         self.flush()
-        late = [self.known(id) for (id,) in self._execute(LATE, (now, limit)).fetchall()]
+        late = [self.known(job) for (job,) in self._execute(LATE, (now, limit)).fetchall()]
         return sum(self.expire_one(row, now) for row in late)
 
     def expire_one(self, row: Row, now: int) -> bool:
@@ -631,11 +643,11 @@ class Jobs:
         """Delete jobs whose retention is over, the longest ended first. Returns how many."""
         self.flush()
         over = self._execute(OVER, (now, limit)).fetchall()
-        self._rows.update(dict.fromkeys((id for _, id, _ in over), None))
+        self._rows.update(dict.fromkeys((job for _, job, _ in over), None))
         self._con.executemany(_FORGET, [(number,) for number, _, _ in over])
-        for _, id, plain in over:
-            if not plain:
-                self._orphan_dependents(id, now)
+        for _, job, awaited in over:
+            if awaited:
+                self._orphan_dependents(job, now)
         return len(over)
 
     def purge(self, states: Iterable[JobState], queue: str, limit: int, now: int) -> int:
@@ -646,7 +658,7 @@ class Jobs:
             " AND (?1 = '' OR queue = ?1) ORDER BY number LIMIT ?2",
             (queue, limit),
         ).fetchall()
-        for row in [self.known(id) for (id,) in wanted]:
+        for row in [self.known(job) for (job,) in wanted]:
             if row.state in WAITING:
                 self._leave(row, now)
                 self._let_go(row, now)
@@ -694,8 +706,8 @@ class Jobs:
 
     def _depend(self, parent: Row, effect: Register) -> None:
         self._execute(_DEPEND, (effect.parent, effect.child, effect.edge.value, effect.home))
-        if parent.plain:
-            parent.plain = False
+        if not parent.awaited:
+            parent.awaited = True
             self.touch(parent)
 
     def _dependents(self, parent: str) -> list[tuple[str, Edge, int]]:
@@ -703,7 +715,7 @@ class Jobs:
         return [(child, _EDGES[edge], home) for child, edge, home in waiting]
 
     def _tell_dependents(self, parent: Row, now: int) -> None:
-        if parent.plain:
+        if not parent.awaited:
             return
         waiting = self._dependents(parent.id)
         if not waiting:
@@ -821,7 +833,7 @@ class Jobs:
     def unfetched_locks(self, now: int) -> list[Row]:
         """Locks that were granted and not fetched in time (P21)."""
         self.flush()
-        return [self.known(id) for (id,) in self._execute(OFFERS, (now - LOCK_ACCEPT_US,)).fetchall()]
+        return [self.known(job) for (job,) in self._execute(OFFERS, (now - LOCK_ACCEPT_US,)).fetchall()]
 
     def unroutable(self, now: int) -> list[Row]:
         """Jobs that no worker has known for long, and of which this was not said yet."""
@@ -830,7 +842,7 @@ class Jobs:
         queue: tuple[str] | None = ("",)
         while queue is not None:
             stray = self._execute(UNROUTABLE, (*queue, now - UNROUTABLE_US)).fetchall()
-            found += [self.known(id) for (id,) in stray]
+            found += [self.known(job) for (job,) in stray]
             queue = self._execute(NEXT_QUEUE, queue).fetchone()
         return found
 

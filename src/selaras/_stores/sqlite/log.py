@@ -1,5 +1,7 @@
 """The log of one partition, and the row of counters that every transaction reads first and writes last."""
 
+
+
 from __future__ import annotations
 
 from typing import Final

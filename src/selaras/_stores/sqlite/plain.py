@@ -5,6 +5,8 @@ repeated, with no row read into memory. Each statement says itself which rows it
 touch goes the long way, through `Jobs`.
 """
 
+
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +36,7 @@ LAY_ASIDE: Final = (
 SUCCEED: Final = (
     f"UPDATE jobs SET state = {STATES[JobState.SUCCEEDED]}, result = ?, error = ?, reason = ?, instance = '', ended_us = ?,"
     " keep_until_us = ? + result_ttl_us WHERE number = ? AND id = ? AND fence = ? AND instance = ?"
-    f" AND {IS_RUNNING} AND plain = 1 AND lost = 0"
+    f" AND {IS_RUNNING} AND plain = 1 AND awaited = 0 AND lost = 0"
 )
 CLAIMED: Final = "SELECT id, task, payload, meta, queue, priority, created_us FROM jobs WHERE number = ?"
 
@@ -180,9 +182,9 @@ class PlainJobs:
 
 def claim_of(row: Candidate, fence: int, position: int) -> Claim:
     """Make the claim of a plain job."""
-    _, id, task, _, priority, _, _, payload, meta, queue, attempt, lost, created_us, strayed_us = row
+    _, job, task, _, priority, _, _, payload, meta, queue, attempt, lost, created_us, strayed_us = row
     return Claim(
-        id, fence, attempt + 1, task, payload, meta, queue, priority, lost, created_us, position, strayed_us=strayed_us
+        job, fence, attempt + 1, task, payload, meta, queue, priority, lost, created_us, position, strayed_us=strayed_us
     )
 
 
@@ -197,9 +199,9 @@ def claim_again(con: Connection, recipe: Recipe, position: int) -> Claim | None:
     row = con.execute(CLAIMED, (number,)).fetchone()
     if row is None:
         return None
-    id, task, payload, meta, queue, priority, created_us = row
+    job, task, payload, meta, queue, priority, created_us = row
     return Claim(
-        id, fence, attempt, task, payload, meta, queue, priority, lost, created_us, position, strayed_us=strayed_us
+        job, fence, attempt, task, payload, meta, queue, priority, lost, created_us, position, strayed_us=strayed_us
     )
 
 

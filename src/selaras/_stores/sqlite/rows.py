@@ -1,5 +1,7 @@
 """A job's row, to and from SQL."""
 
+
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -14,8 +16,8 @@ from selaras._stores.sqlite.connection import Value
 from selaras._stores.sqlite.schema import KINDS, STATES
 
 _KEPT: Final = (
-    "number", "id", "state", "kind", "plain", "priority", "place", "ready_us", "fence", "attempt", "lost", "turn",
-    "joined", "created_us", "due_us", "expires_us", "started_us", "ended_us", "keep_until_us", "result_ttl_us",
+    "number", "id", "state", "kind", "plain", "awaited", "priority", "place", "ready_us", "fence", "attempt", "lost",
+    "turn", "joined", "created_us", "due_us", "expires_us", "started_us", "ended_us", "keep_until_us", "result_ttl_us",
     "strayed_us", "cancel_requested", "queue", "task", "lane", "instance", "line", "unique_key", "reason",
     "payload", "meta", "more", "result", "error", "progress",
 )  # fmt: skip
@@ -72,6 +74,7 @@ class Row:
     created_us: int
     state: JobState = JobState.BLOCKED
     plain: bool = False
+    awaited: bool = False  # another job may wait for it
     priority: int = 0
     place: int = 0  # order of becoming ready
     ready_us: int = 0
@@ -155,12 +158,12 @@ def more_of(new: NewJob) -> bytes | None:
 def row_of(kept: Any) -> Row:
     """Make a row of what `SELECT` returns."""
     (
-        number, id, state, kind, plain, priority, place, ready_us, fence, attempt, lost, turn, joined, created_us,
-        due_us, expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us, cancel_requested, queue,
+        number, job, state, kind, plain, awaited, priority, place, ready_us, fence, attempt, lost, turn, joined,
+        created_us, due_us, expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us, cancel_requested, queue,
         task, lane, instance, line, unique, reason, payload, meta, more, result, error, progress,
     ) = kept  # fmt: skip
     row = Row(
-        number, id, created_us, _STATES[state], bool(plain), priority, place, ready_us, fence, attempt, lost, turn,
+        number, job, created_us, _STATES[state], bool(plain), bool(awaited), priority, place, ready_us, fence, attempt, lost, turn,
         joined, due_us, expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us,
         bool(cancel_requested), queue, task, _KINDS[kind], lane, instance, line, unique, reason, payload, meta,
         result=result, error=error, progress=progress, is_stored=True,
@@ -180,7 +183,7 @@ def kept_of(row: Row) -> tuple[Value, ...]:
         waits = list(row.waits.values())
         more = _encode(_More(row.rest, waits, row.positions, row.input, row.stuck, row.history))
     return (
-        row.number, row.id, STATES[row.state], KINDS[row.kind], row.plain, row.priority, row.place, row.ready_us,
+        row.number, row.id, STATES[row.state], KINDS[row.kind], row.plain, row.awaited, row.priority, row.place, row.ready_us,
         row.fence, row.attempt, row.lost, row.turn, row.joined, row.created_us, row.due_us, row.expires_us,
         row.started_us, row.ended_us, row.keep_until_us, row.result_ttl_us, row.strayed_us, row.cancel_requested,
         row.queue, row.task, row.lane, row.instance, row.line, row.unique, row.reason, row.payload, row.meta, more,

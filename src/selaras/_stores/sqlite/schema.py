@@ -4,6 +4,8 @@ Whatever is `ready`, `running`, due, late or over is found by a partial index of
 claim costs the same with ten jobs waiting and with a million.
 """
 
+
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -91,11 +93,12 @@ CREATE TABLE tokens (key TEXT PRIMARY KEY, token INTEGER, until_us INTEGER, gran
 CREATE INDEX tokens_late ON tokens (until_us);
 CREATE TABLE floors (key TEXT PRIMARY KEY, version INTEGER, closed_until_us INTEGER) WITHOUT ROWID;
 
--- `plain`: it stands in no line, writes nothing and nobody waits for it, so its end touches its own row only.
+-- `plain`: it stands in no line and writes nothing, so its end touches its own row only, unless it is `awaited`:
+-- another job may wait for it.
 -- `lane`: its task, once a worker did not know it. `more`: what no query asks for, NULL if as by default.
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state INTEGER NOT NULL, kind INTEGER NOT NULL DEFAULT 0,
-    plain INTEGER NOT NULL DEFAULT 1, priority INTEGER NOT NULL, place INTEGER NOT NULL DEFAULT 0,
+    plain INTEGER NOT NULL DEFAULT 1, awaited INTEGER NOT NULL DEFAULT 0, priority INTEGER NOT NULL, place INTEGER NOT NULL DEFAULT 0,
     ready_us INTEGER NOT NULL DEFAULT 0, fence INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0,
     lost INTEGER NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0, joined INTEGER NOT NULL DEFAULT 0,
     created_us INTEGER NOT NULL, due_us INTEGER NOT NULL, expires_us INTEGER NOT NULL DEFAULT 0,

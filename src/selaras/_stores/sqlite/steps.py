@@ -1,5 +1,7 @@
 """Each verb as one synchronous step over one connection, inside a transaction that its caller began."""
 
+
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -287,13 +289,13 @@ class Steps:
         held = {(attempt.job, attempt.fence) for attempt in request.held}
         abandoned = {(attempt.job, attempt.fence) for attempt in request.abandoned}
         running = self._running_briefly(instance)
-        for id, fence, kind, turn in running:
-            if (id, fence) in abandoned:
-                self._jobs.lose(self._jobs.known(id), now)
-            elif kind == KINDS[JobKind.TASK] and turn <= request.last_turn and (id, fence) not in held:
-                self._jobs.release(self._jobs.known(id), now)
+        for job, fence, kind, turn in running:
+            if (job, fence) in abandoned:
+                self._jobs.lose(self._jobs.known(job), now)
+            elif kind == KINDS[JobKind.TASK] and turn <= request.last_turn and (job, fence) not in held:
+                self._jobs.release(self._jobs.known(job), now)
         self._jobs.flush()
-        still = {(id, fence) for id, fence, _, _ in self._running_briefly(instance)}
+        still = {(job, fence) for job, fence, _, _ in self._running_briefly(instance)}
         lost = tuple(one for one in request.held if (one.job, one.fence) not in still)
         self._wake()
         return HeartbeatReply(enrolled=True, lost=lost, cancels=self._cancels(instance), settled=settled)
@@ -401,7 +403,7 @@ class Steps:
 
     def delivered(self, ids: Sequence[int]) -> None:
         """See `Partition`."""
-        dropped = self.con.executemany("DELETE FROM outbox WHERE id = ?", [(id,) for id in ids]).rowcount
+        dropped = self.con.executemany("DELETE FROM outbox WHERE id = ?", [(effect,) for effect in ids]).rowcount
         self._log.effects_waiting -= max(0, dropped)
 
     def accept(self, effects: Sequence[AnyEffect]) -> None:
@@ -496,7 +498,7 @@ class Steps:
     def _cancels(self, instance: str) -> tuple[Attempt, ...]:
         self._jobs.flush()
         asked = self._execute(CANCELS, (instance,)).fetchall()
-        return tuple([Attempt(id, fence) for id, fence in asked])
+        return tuple([Attempt(job, fence) for job, fence in asked])
 
     def _wake(self) -> None:
         """Ring one idle instance for each queue that has news, and those that were asked to cancel."""

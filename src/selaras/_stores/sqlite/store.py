@@ -32,7 +32,7 @@ class SqliteStore:
         entropy: Entropy | None = None,
         synchronous: Literal["normal", "full"] = "normal",
     ) -> None:
-        chance = entropy or Random()  # noqa: S311 - event ids guard against mistakes, not against people
+        chance = entropy or Random()  # event ids guard against mistakes, not against people
         self.path = Path(path).absolute()
         self.url = f"sqlite:///{self.path}"
         self._ringer = Ringer()
