@@ -328,12 +328,17 @@ async def test_progress_is_carried_by_a_turn() -> None:
 
 async def test_what_a_settle_sets_free_is_claimed_though_the_turn_that_carried_it_had_no_room_to_ask() -> None:
     """A turn that asks for everything is in flight; the one beside it settles the head of a line and asks for nothing."""
-    ground = Ground({"n": Task(nothing), "t": Task(nothing, THREAD)}, burst=True)
+
+    async def a_moment(run: PlainRun) -> None:
+        await asyncio.sleep(0.02)
+
+    # Two kinds of bodies: the room that was asked for is then all there is.
+    ground = Ground({"n": Task(a_moment), "t": Task(nothing, THREAD)}, burst=True)
 
     async def hold_the_second(request: TurnRequest, turn: Turning) -> TurnReply:
         reply = await turn(request)
         if request.limit and not reply.claims:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
         return reply
 
     ground.partition.turning = hold_the_second
