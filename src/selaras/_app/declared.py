@@ -56,13 +56,19 @@ class FamilySpec:
 
 
 class KeyPlan(Struct, frozen=True):
-    """How a key of a family comes from a task's arguments: (family parameter, task parameter), in order."""
+    """How a key of a family comes from a task's arguments: (family parameter, task parameter), in order.
+
+    `by_position`: the family takes these, and nothing before them, by position: then places are remembered.
+    """
 
     family: FamilySpec
     names: tuple[tuple[str, str], ...]
+    by_position: bool = False
 
     def slot(self, named: Mapping[str, Any], partitions: int) -> Slot:
         """Return the place that these arguments name."""
+        if self.by_position:
+            return self.family.slot(tuple([named[theirs] for _, theirs in self.names]), {}, partitions)
         return self.family.slot((), {ours: named[theirs] for ours, theirs in self.names}, partitions)
 
     def parameters(self) -> frozenset[str]:

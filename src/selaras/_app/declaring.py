@@ -139,7 +139,9 @@ def _plan(task: str, role: str, source: Writable, signature: Signature) -> KeyPl
                 f"task {task!r} {role} {family.name}, whose parameter {ours!r} is none of the task's "
                 f"({_listed(signature.parameters)}): say which one it is with {family.name}.by({ours}='…')"
             )
-    return KeyPlan(family, tuple(names))
+    layout = family.signature.layout
+    first = [ours for ours, _ in names] == list(layout.names[: len(names)])
+    return KeyPlan(family, tuple(names), first and layout.spread < 0 and len(names) <= layout.leading)
 
 
 def _line(
