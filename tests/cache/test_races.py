@@ -11,6 +11,7 @@ import pytest
 from tests.cache.world import World, begin
 
 from selaras._cache.cache import MISSING
+from selaras._core.codec import codec_of
 from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.states import JobEvent
 
@@ -46,8 +47,6 @@ async def test_f2_a_late_reply_does_not_fill_the_local_tier_after_the_news_overt
 
 
 async def test_f3_a_none_that_is_not_true_any_more_is_not_stored(world: World) -> None:
-    from selaras._core.codec import codec_of
-
     world.like(codec=codec_of(int | None))
     world.data.rows[42] = None
     a, b = await world.process("a"), await world.process("b")

@@ -490,9 +490,14 @@ class Cache:
         loop = asyncio.get_running_loop()
         flights = self._loops.get(id(loop))
         if flights is None or flights.loop is not loop:
-            self._loops = {key: one for key, one in self._loops.items() if not one.loop.is_closed()}
-            flights = self._loops[id(loop)] = self._new_flights(loop)
+            with self._local.lock:
+                flights = self._loops[id(loop)] = self._new_flights(loop)
         return flights
+
+    def _forget_closed_loops(self) -> None:
+        with self._local.lock:
+            for key in [key for key, flights in self._loops.items() if flights.loop.is_closed()]:
+                del self._loops[key]
 
     def _new_flights(self, loop: AbstractEventLoop) -> Flights:
         return Flights(
@@ -549,6 +554,7 @@ class Cache:
             return
         self._sweep_ns = now + SWEEP_NS
         self._local.sweep(now)
+        self._forget_closed_loops()
         for follower in self._followers:
             follower.sweep(now)
 

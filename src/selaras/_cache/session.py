@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Semaphore
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -125,7 +125,7 @@ class Session:
         return any(session.kind is SessionKind.WRITING for session in self.chain())
 
     @asynccontextmanager
-    async def waiting(self) -> AsyncIterator[None]:
+    async def waiting(self) -> AsyncGenerator[None]:
         """While it waits for another read another loader of its batch may run: perhaps the one that it waits for."""
         if self.turns is None:
             yield
