@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
+from selaras._app.lines import held_here
 from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.relaying import relay
@@ -83,6 +84,10 @@ async def _ended(program: Program, process: Process, id: str, home: int, *, know
                 known = True
                 if record.state in _OVER:
                     return record
+                if record.line and held_here(record.line):
+                    raise WouldDeadlock(
+                        f"job {id} waits for the line {record.line!r}, which is held here: let it go, then wait"
+                    )
                 if record.stuck_on:
                     raise await _parent_failed(process, record)
                 if waited_s >= _LONELY_S and not lonely_looked:

@@ -1,0 +1,160 @@
+"""Waiting for a result ends in bounded time, whatever became of the job (BR-041)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from tests.app.work import work, working
+
+from selaras import JobFailed, ResultExpired, Selaras, UnknownJob
+from selaras._core.jobs.states import JobState
+
+
+async def test_a_job_that_ended_long_ago(app: Selaras) -> None:
+    @app.task
+    async def one() -> int:
+        return 1
+
+    job = await one.enqueue()
+    await work(app)
+    await asyncio.sleep(0.05)
+
+    assert await job.result() == 1
+    assert await app.job(job.id).result() == 1
+
+
+async def test_a_job_that_never_existed(app: Selaras) -> None:
+    with pytest.raises(UnknownJob, match="never"):
+        await app.job("never").result()
+    with pytest.raises(UnknownJob, match="never"):
+        await app.job("never").info()
+
+
+async def test_a_result_that_is_not_kept(app: Selaras) -> None:
+    @app.task(result_ttl=0)
+    async def one() -> int:
+        return 1
+
+    job = await one.enqueue()
+    async with working(app), asyncio.timeout(10):
+        try:
+            assert await job.result() == 1  # seen in time
+        except ResultExpired:
+            pass
+    await asyncio.sleep(0.05)
+    for partition in app.process().store.partitions:
+        await partition.tend(100)
+    with pytest.raises((ResultExpired, UnknownJob)):
+        await job.result()
+
+
+async def test_a_job_that_is_deleted_meanwhile(app: Selaras) -> None:
+    @app.task
+    async def one() -> int:
+        return 1
+
+    job = await one.options(delay=60).enqueue()
+    waiting = asyncio.create_task(job.result())
+    await asyncio.sleep(0.02)
+    for partition in app.process().store.partitions:
+        await partition.purge([JobState.SCHEDULED], "", 100)
+
+    async with asyncio.timeout(8):
+        with pytest.raises(ResultExpired, match="deleted"):
+            await waiting
+
+
+async def test_fifty_wait_at_once_and_some_give_up(app: Selaras) -> None:
+    go = asyncio.Event()
+
+    @app.task
+    async def slow() -> int:
+        await go.wait()
+        return 7
+
+    job = await slow.enqueue()
+    async with working(app):
+        waiting = [asyncio.create_task(job.result()) for _ in range(50)]
+        await asyncio.sleep(0.05)
+        for one in waiting[::2]:
+            one.cancel()
+        go.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert results[1::2] == [7] * 25
+    assert all(isinstance(result, asyncio.CancelledError) for result in results[::2])
+    assert len(app.process().ends) == 0
+
+
+async def test_a_timeout_says_that_the_job_goes_on(app: Selaras) -> None:
+    @app.task
+    async def one() -> int:
+        return 1
+
+    job = await one.options(delay=60).enqueue()
+    with pytest.raises(TimeoutError, match="goes on"):
+        await job.result(timeout=0.02)
+
+
+async def test_a_body_that_raises_a_timeout_is_not_taken_for_ours(app: Selaras) -> None:
+    """BR-014."""
+
+    @app.task(retries=0)
+    async def raises() -> None:
+        raise TimeoutError("the body's own")
+
+    job = await raises.enqueue()
+    await work(app)
+    with pytest.raises(JobFailed, match="the body's own"):
+        await job.result(timeout=5)
+
+
+async def test_a_queue_without_workers_is_told_within_two_seconds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Selaras(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task
+    async def one() -> int:
+        return 1
+
+    async with app:
+        job = await one.enqueue()
+        other = await one.options(queue="night").enqueue()
+        with caplog.at_level(logging.WARNING, "selaras"):
+            with pytest.raises(TimeoutError):
+                await job.result(timeout=2)
+            with pytest.raises(TimeoutError):
+                await other.result(timeout=2)
+
+    first, second = [record.getMessage() for record in caplog.records if record.name == "selaras"]
+    assert "queue 'default'" in first
+    assert f"sqlite:///{tmp_path}/jobs.db" in first
+    assert "no worker serves it" in first
+    assert "selaras worker " in first
+    assert second.endswith(" -q night")
+
+
+async def test_whoever_was_told_of_an_end_reads_nothing_older(app: Selaras) -> None:
+    """G8, through result() and info()."""
+    prices = dict.fromkeys(range(10), 0)
+
+    @app.cached(ttl=300)
+    async def price(id: int) -> int:
+        return prices[id]
+
+    @app.task(writes=price)
+    async def raise_price(id: int) -> None:
+        prices[id] += 1
+
+    async with working(app):
+        for round_ in range(1, 4):
+            for id in prices:
+                assert await price(id) == round_ - 1
+            jobs = await app.enqueue_many(raise_price.call(id) for id in prices)
+            for id, job in enumerate(jobs):
+                await job.result(timeout=10)
+                assert await price(id) == round_
