@@ -55,18 +55,18 @@ class DatabaseFile:
             return
         self._looked_ns = now_ns
         if self._identity and epochs.identity(self.path) != self._identity:
-            self.forget()
+            self.forget(is_another=True)
             raise StoreUnavailable(
                 f"the store {self.path.absolute()} was deleted or replaced while it was open: "
                 "nothing was done; the next call begins with the file that is there now"
             )
 
-    def forget(self) -> None:
-        """Prepare the file anew before its next use."""
+    def forget(self, *, is_another: bool = False) -> None:
+        """Prepare the file anew before its next use, in a new epoch if it is another file than before."""
         with self._lock:
             if self._identity:
                 self._identity = ""
-                self._epoch += 1
+                self._epoch += is_another
                 self.generation += 1
 
     def _prepare(self) -> None:

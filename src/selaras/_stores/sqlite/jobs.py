@@ -404,11 +404,6 @@ class Jobs:
         if row.rest.unique_until is UniqueUntil.STARTED:
             self._free_unique(row)
 
-    def lay_aside(self, row: Row) -> None:
-        """No worker here knows its task: it waits apart for one that does."""
-        row.lane, row.strayed_us = row.task, row.strayed_us or row.ready_us
-        self.touch(row)
-
     def open_scope(self, new: NewJob, instance: str, now: int) -> tuple[int, Refusal | None]:
         """Begin a writing() scope, or a lock whose line is free. Returns its fence; 0: it stands in line."""
         admission = self.admit(new, now)

@@ -238,6 +238,9 @@ class SqlitePartition:
 
     def prepare(self) -> None:
         """Create or check the file. Raises StoreUnavailable, StoreMismatch."""
+        self._writer.open()
+        self._reader.open()
+        self._inspector.open()
         self._reader.at_once(lambda con: None)
 
     def close(self) -> None:

@@ -31,12 +31,11 @@ HOT: Final = {
 
 def plan(con: Connection, statement: str) -> list[str]:
     """Return SQLite's plan of a statement, a line a step."""
-    given = [None] * max(statement.count("?"), 1)
-    found = con.execute(f"EXPLAIN QUERY PLAN {statement}", given[: con_parameters(statement)])
+    found = con.execute(f"EXPLAIN QUERY PLAN {statement}", [None] * _values(statement))
     return [detail for _, _, _, detail in found]
 
 
-def con_parameters(statement: str) -> int:
+def _values(statement: str) -> int:
     """Return how many values a statement takes: numbered ones count once."""
     numbered = [int(part[0]) for part in statement.split("?")[1:] if part[:1].isdigit()]
     return max(numbered) if numbered else statement.count("?")

@@ -64,6 +64,10 @@ class Reader:
             self._tail, self._tail_sign = Cursor(row[0], row[1]), sign
             return self._tail
 
+    def open(self) -> None:
+        """Look again, after `close`."""
+        self._closed = False
+
     def close(self) -> None:
         """Disconnect."""
         with self._link.lock:

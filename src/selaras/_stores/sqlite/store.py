@@ -11,6 +11,7 @@ from typing import Literal
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest
 from selaras._contracts.store import Bell, Pulse
+from selaras._core.errors import StoreUnavailable
 from selaras._stores.sqlite.bell import Ringer
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.partition import PartitionPulse, SqlitePartition
@@ -70,7 +71,13 @@ class SqliteStore:
 
     def bell(self) -> Bell:
         """See `Store`."""
-        return self._ringer.make(lambda: [partition.signs_of_news() for partition in self.partitions])
+        return self._ringer.make(self._signs_of_news)
+
+    def _signs_of_news(self) -> object:
+        try:
+            return [partition.signs_of_news() for partition in self.partitions]
+        except StoreUnavailable:  # a bell is a hint: whoever it wakes hears of it from the store
+            return None
 
 
 class _SqlitePulse:

@@ -98,6 +98,10 @@ class Writer:
         result: T = asked.result
         return result
 
+    def open(self) -> None:
+        """Take verbs again, after `close`."""
+        self._closed = False
+
     def close(self) -> None:
         """End what was asked, then disconnect."""
         self._closed = True
@@ -128,7 +132,7 @@ class Writer:
                 return
             asked = self._next_batch()
             self._transact(asked)
-        except (SelarasError, DatabaseError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who asked must hear of it
             asked = asked or self._next_batch()
             self._fail(asked, error)
         finally:
@@ -149,7 +153,7 @@ class Writer:
                     begin(self._connection())
                     asked = self._next_batch()
                     self._transact(asked)
-                except (SelarasError, DatabaseError) as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, those who asked must hear of it
                     asked = asked or self._next_batch()
                     self._fail(asked, error)
             self._deliver(asked, here=None)
@@ -208,9 +212,12 @@ class Writer:
                 asked.result = asked.verb(steps)
             steps.save()
             con.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the one who asked
+        except BaseException as error:
             roll_back(con)
             steps.forget()
+            if not isinstance(error, Exception):  # the process is being stopped
+                self._fail(batch, StoreUnavailable("the process was interrupted: nothing was done"))
+                raise
             if is_broken(error):
                 self._file.forget()
                 self._link.drop()

@@ -214,6 +214,45 @@ async def test_the_write_ahead_log_does_not_grow_for_ever(folder: Path, store: S
     assert wal.stat().st_size < 20 * 1024 * 1024
 
 
+FULL = """
+import asyncio, resource, sys
+from selaras._contracts.partition import JobFilter
+from selaras._core.errors import StoreUnavailable
+from selaras._core.jobs.job import NewJob
+from selaras._core.positions import START
+from selaras._stores.sqlite import SqliteStore
+from selaras._worker.system import SystemClock
+
+async def main(path):
+    store = SqliteStore(path, SystemClock())
+    await store.open()
+    partition = store.partitions[0]
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, most))
+    accepted = 0
+    try:
+        while True:
+            await partition.enqueue([NewJob(id=f"{accepted}", task="work", payload=bytes(100_000))], START)
+            accepted += 1
+    except StoreUnavailable as error:
+        assert "s.db" in str(error), error
+    assert len((await partition.jobs(JobFilter(limit=1_000))).jobs) == accepted
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert (await partition.enqueue([NewJob(id="after", task="work")], START)).admissions[0].created
+    assert (await partition.events_since(START)).epoch == 0
+    await store.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the size of files")
+async def test_a_disk_that_is_full_is_said_and_nothing_accepted_is_lost(folder: Path) -> None:
+    script = [sys.executable, "-c", FULL, str(folder / "s.db")]
+
+    assert await asyncio.to_thread(subprocess.call, script) == 0
+
+
 # -- bells
 
 

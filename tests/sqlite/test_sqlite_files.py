@@ -88,7 +88,7 @@ async def test_a_newer_schema_is_refused(folder: Path, clock: VirtualClock) -> N
         con.execute("UPDATE meta SET value = 99 WHERE name = 'version'")
     con.close()
 
-    with pytest.raises(StoreMismatch, match="schema 99.*upgrade selaras"):
+    with pytest.raises(StoreMismatch, match=r"schema 99.*upgrade selaras"):
         async with opened(path, clock):
             pass
 

@@ -219,11 +219,11 @@ class Pair:
                 lease_us = dice.choice([0, SECOND, 30 * SECOND])
                 wanted = [ReadRequest(key, "product", lease_us) for key in dice.choices(KEYS, k=dice.choice([1, 1, 3]))]
                 reply = await self.ask(at, "read", wanted, self.cursor(at))
-                for request, look in zip(wanted, reply.looks, strict=True):
+                for one, look in zip(wanted, reply.looks, strict=True):
                     if isinstance(look, Miss):
-                        self.tokens.append((at, request.key, look.token))
+                        self.tokens.append((at, one.key, look.token))
                     elif dice.random() < 0.1 and hasattr(look, "entry"):
-                        await self.ask(at, "read", [ReadRequest(request.key, "", lease_us, look.entry.stamp)], START)
+                        await self.ask(at, "read", [ReadRequest(one.key, "", lease_us, look.entry.stamp)], START)
             case "fill" if self.tokens:
                 there, key, token = dice.choice(self.tokens[-4:])
                 made = self.put()
@@ -261,13 +261,17 @@ class Pair:
             case "tend":
                 await self.ask(at, "tend", dice.choice([2, 100]))
             case "beat":
-                mine = [Attempt(claim.job, claim.fence) for there, whose, claim in self.claims if (there, whose) == (at, instance)]
-                kept = tuple(one for one in mine if dice.random() < 0.8)
-                request = HeartbeatRequest(
-                    instance=instance, last_turn=self.turns[instance], held=kept, abandoned=kept[:1] if dice.random() < 0.2 else ()
+                kept = tuple(
+                    Attempt(claim.job, claim.fence)
+                    for there, whose, claim in self.claims
+                    if (there, whose) == (at, instance) and dice.random() < 0.8
                 )
-                self.said.append(f"{at} beat {request}")
-                replies = [store.pulse().beat(at, request) for store in self.stores]
+                gone = kept[:1] if dice.random() < 0.2 else ()
+                beat = HeartbeatRequest(
+                    instance=instance, last_turn=self.turns[instance], held=kept, abandoned=gone
+                )
+                self.said.append(f"{at} beat {beat}")
+                replies = [store.pulse().beat(at, beat) for store in self.stores]
                 assert replies[0] == replies[1], "\n".join([*self.said[-3:], *map(repr, replies)])
             case "cancel":
                 await self.ask(at, "cancel", dice.choice(IDS), "by hand")
@@ -321,7 +325,7 @@ async def test_any_sequence_of_verbs_gives_the_same_in_both_stores(folder: Path,
     pair = Pair(memory, sqlite, clock, Random(seed))
     for one, other in zip(memory.partitions, sqlite.partitions, strict=True):
         one._ring, other._writer._ring = pair.rung[0].append, pair.rung[1].append
-    sqlite._ringer.ring = pair.rung[1].append  # type: ignore[method-assign] - what heartbeats ring
+    sqlite._ringer.ring = pair.rung[1].append  # type: ignore[method-assign]
     for at in range(partitions):
         for instance in pair.instances:
             await pair.ask(
