@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from threading import Event
 from typing import Any, TypeAlias
 
 from selaras._contracts.host import Executors, Mode, ProcessDied, Run, Stop
@@ -40,6 +41,8 @@ class PlainRun:
         self.stopping: Stop | None = None
 
     async def execute(self, executors: Executors) -> Settlement:
+        if self.host.breaking:
+            raise self.host.breaking
         self.host.started.append(self.claim.job)
         result: bytes | None = None
         problem: BaseException | None = None
@@ -99,7 +102,7 @@ class PlainHost:
         self.instances: list[Instance] = []
         self.applied: dict[int, Cursor] = {}
         self.reported: list[tuple[str, int, bytes]] = []
-        self.log: list[str] = []
+        self.breaking: BaseException | None = None  # what its runs raise, against their promise
         self.getting_ready: Callable[[Sequence[Run]], Awaitable[None]] | None = None
         self.elsewhere: Callable[[Settlement], Awaitable[None]] | None = None
 
@@ -107,7 +110,6 @@ class PlainHost:
         return self.applied.get(partition, START)
 
     def heard(self, partition: int, news: News, sent_ns: int) -> None:
-        self.log.append(f"heard {news.tail.position}")
         self.applied[partition] = max(self.applied.get(partition, START), news.tail)
 
     def prepare(self, claim: Claim, partition: int, received_ns: int) -> Run | Settlement:
@@ -152,4 +154,13 @@ async def for_ever(run: PlainRun) -> None:
     await asyncio.Event().wait()
 
 
-__all__ = ["Body", "PlainHost", "PlainRun", "StoreUnavailable", "Task", "for_ever", "nothing"]
+def waits_for(gate: Event) -> Body:
+    """A plain function that ends when the gate is opened."""
+
+    def body(run: PlainRun) -> None:
+        gate.wait()
+
+    return body
+
+
+__all__ = ["Body", "PlainHost", "PlainRun", "StoreUnavailable", "Task", "for_ever", "nothing", "waits_for"]

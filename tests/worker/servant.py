@@ -37,6 +37,8 @@ class PlainServant:
             case "wait":
                 (self._folder / "waiting").write_text(str(os.getpid()))
                 await asyncio.Event().wait()
+            case _:
+                pass
         return request * 3
 
     async def close(self) -> None:

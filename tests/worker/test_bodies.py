@@ -59,18 +59,7 @@ async def test_whatever_a_body_raises_is_its_failure_and_the_worker_lives(
 async def test_a_host_that_breaks_its_promise_does_not_take_the_worker_with_it() -> None:
     ground = Ground({"n": Task(nothing)}, burst=True)
     await ground.enqueue("n", "a", max_lost=1)
-    prepare = ground.host.prepare
-
-    def break_it(*claim: object) -> object:
-        run = prepare(*claim)  # type: ignore[arg-type]
-
-        async def execute(executors: object) -> None:
-            raise KeyboardInterrupt
-
-        run.execute = execute  # type: ignore[union-attr, assignment, method-assign]
-        return run
-
-    ground.host.prepare = break_it  # type: ignore[method-assign, assignment]
+    ground.host.breaking = KeyboardInterrupt()
 
     assert await ground.worker.run() is Exit.STOPPED
 

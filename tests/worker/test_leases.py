@@ -9,7 +9,7 @@ import time
 
 import pytest
 from tests.worker.ground import THREAD, Ground, Turning, working
-from tests.worker.host import PlainRun, Task, for_ever, nothing
+from tests.worker.host import PlainRun, Task, for_ever, nothing, waits_for
 
 from selaras._contracts.partition import HeartbeatRequest, TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
@@ -229,7 +229,7 @@ async def test_a_thread_past_its_deadline_is_given_up_and_its_late_end_voids() -
 async def test_a_thread_that_ends_in_time_after_its_deadline_is_timed_out_not_lost() -> None:
     gate = threading.Event()
 
-    async with working({"t": Task(lambda run: gate.wait() and None, THREAD, timeout=0.1)}) as ground:
+    async with working({"t": Task(waits_for(gate), THREAD, timeout=0.1)}) as ground:
         await ground.enqueue("t", "a")
         await ground.until(lambda: len(ground.diary.of(AttemptStopped)) == 1)
 

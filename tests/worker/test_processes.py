@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.worker.ground import PROCESS, Ground, working
+from tests.worker.host import Task, nothing
 
 from selaras._core.events import BodyDied
 from selaras._core.jobs.states import JobState
-from tests.worker.ground import PROCESS, Ground, working
-from tests.worker.host import Task, nothing
 
 
 def tasks() -> dict[str, Task]:
@@ -69,7 +69,7 @@ async def test_a_child_past_its_timeout_is_killed_and_replaced(servant: tuple[st
 async def test_a_cancelled_job_s_child_is_killed(servant: tuple[str, ...], tmp_path: Path) -> None:
     async with working(tasks(), servant=servant) as ground:
         await ground.enqueue("p", "a", payload=b"wait")
-        await ground.until(lambda: (tmp_path / "waiting").exists())
+        await ground.until((tmp_path / "waiting").exists)
 
         await ground.partition.cancel("a", "by hand")
 

@@ -6,13 +6,14 @@ import asyncio
 import threading
 from typing import Any
 
+from tests.worker.ground import THREAD, Ground, Turning, working
+from tests.worker.host import PlainRun, Task, for_ever, nothing, waits_for
+
 from selaras._contracts.partition import TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import WorkerStopping
 from selaras._core.jobs.states import JobState
 from selaras._worker.exits import Exit
-from tests.worker.ground import THREAD, Ground, Turning, working
-from tests.worker.host import PlainRun, Task, for_ever, nothing
 
 
 def slow(seconds: float) -> Any:
@@ -142,7 +143,7 @@ async def test_an_embedded_worker_does_not_give_back_what_a_thread_still_runs() 
     """Given back earlier it would run twice at once; its lease lapses instead."""
     gate = threading.Event()
 
-    async with working({"t": Task(lambda run: gate.wait() and None, THREAD)}, grace_us=50_000) as ground:
+    async with working({"t": Task(waits_for(gate), THREAD)}, grace_us=50_000) as ground:
         await ground.enqueue("t", "a")
         await ground.until(lambda: ground.host.started == ["a"])
 

@@ -26,17 +26,20 @@ async def test_a_job_is_claimed_run_and_settled() -> None:
         assert ground.host.started == ["a", "b"]
 
 
-async def test_news_are_applied_before_what_the_reply_claimed_is_prepared() -> None:
-    ground = Ground({"n": Task(nothing)}, burst=True)
-    seen: list[str] = []
-    heard, prepare = ground.host.heard, ground.host.prepare
-    ground.host.heard = lambda *news: (seen.append("heard"), heard(*news))[1]  # type: ignore[method-assign, func-returns-value]
-    ground.host.prepare = lambda *claim: (seen.append("prepared"), prepare(*claim))[1]  # type: ignore[method-assign]
+async def test_news_are_applied_before_what_the_reply_claimed_is_started() -> None:
+    """G1."""
+    applied: list[int] = []
+
+    async def look(run: PlainRun) -> None:
+        applied.append(run.host.since(0).position - run.claim.position)
+
+    ground = Ground({"n": Task(look)}, burst=True)
     await ground.enqueue("n", "a", writes=("k",))
 
     await ground.worker.run()
 
-    assert seen[:2] == ["heard", "prepared"]
+    assert applied == [0]
+    assert ground.host.since(0).position > 0
 
 
 async def test_a_lost_reply_is_asked_for_again_under_the_same_number() -> None:
@@ -184,7 +187,7 @@ async def test_of_plain_functions_no_more_are_claimed_than_there_are_threads() -
     loop = asyncio.get_running_loop()
 
     def wait(run: PlainRun) -> None:
-        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()  # type: ignore[arg-type]
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
 
     async with working({"t": Task(wait, THREAD)}, threads=2) as ground:
         await ground.enqueue("t", *map(str, range(10)))

@@ -113,16 +113,20 @@ class Run(Protocol):
 
 
 class Host(Protocol):
-    """The program, as the worker sees it.
+    """The program, as the worker sees it."""
 
-    Attributes:
-        tasks: every task, by name, and where its bodies run: the worker claims no more than can be placed.
-        servant: (reference "module:function", arguments...) by which a child process makes its Servant; () when no
-            task runs in processes. The child gets this process's environment and sys.path.
-    """
+    @property
+    def tasks(self) -> Mapping[str, Mode]:
+        """Every task, by name, and where its bodies run: the worker claims no more than can be placed."""
+        ...
 
-    tasks: Mapping[str, Mode]
-    servant: tuple[str, ...]
+    @property
+    def servant(self) -> tuple[str, ...]:
+        """By what a child process makes its Servant: (reference "module:function", arguments...).
+
+        () when no task runs in processes. The child gets this process's environment and sys.path.
+        """
+        ...
 
     def since(self, partition: int) -> Cursor:
         """Return how far this process has applied the partition's log: what the next turn asks news from."""

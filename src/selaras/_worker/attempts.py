@@ -223,10 +223,12 @@ class Roster:
             try:
                 settlement = await run.execute(self._executors)
             except BaseException as error:  # noqa: BLE001 - the host broke its promise, or the body was cut off
-                settlement = run.cut_off() if held.abandoned and held.stop else self._broken(held, error)
+                settlement = self._broken(held, error)
         self._end(held, settlement)
 
     def _broken(self, held: Held, error: BaseException) -> Settlement:
+        if held.abandoned and held.stop is not None:
+            return held.run.cut_off()
         claim = held.run.claim
         tell(
             self._observer, Trouble(where=f"running {claim.task} {claim.job}", error=f"{type(error).__name__}: {error}")
@@ -321,7 +323,8 @@ class Roster:
             return
         over_ns = now - held.stopped_ns
         if over_ns >= self._patience_ns:
-            self._give_up(held, over_ns)
+            if held.stop is not Stop.SHUTDOWN or held.mode is Mode.LOOP:  # a thread is given back as the last act
+                self._give_up(held, over_ns)
         elif held.mode is Mode.LOOP and now - held.cancelled_ns >= AGAIN_NS:
             held.cancelled_ns = now
             held.task.cancel()

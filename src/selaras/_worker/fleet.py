@@ -141,13 +141,19 @@ class Fleet:
     def _ended(self, slot: _Slot, pid: int, code: int, now: int) -> None:
         slot.popen = None
         if self._signals or code == Exit.STOPPED:
-            self._codes.append(code)
+            self._codes.append(self._judged(code))
             return
         young = now - slot.started_ns < YOUNG_NS and code != Exit.RECYCLED
         slot.young_deaths = slot.young_deaths + 1 if young else 0
         again_in_us = REST.delay_us(slot.young_deaths, self._entropy) if young else 0
         slot.start_at_ns = now + again_in_us * 1_000 + 1
         tell(self._observer, ChildDied(slot=slot.number, pid=pid, code=code, again_in_us=again_in_us))
+
+    def _judged(self, code: int) -> int:
+        """A child that a signal of ours killed had no handler yet or no more: then it held nothing."""
+        if self._signals == 1 and code == -signal.SIGTERM:
+            return Exit.STOPPED
+        return Exit.HALTED if self._signals > 1 and code < 0 else code
 
 
 def combined(codes: Sequence[int]) -> int:
