@@ -66,7 +66,7 @@ def _locals_of(target: Any, annotations: Mapping[str, Any]) -> dict[str, Any]:
         return known
     words = {word for text in annotations.values() for word in _WORD.findall(_text(text))}
     for frame in _frames_around(target, inspect.currentframe()):
-        for name in words & frame.f_locals.keys():
+        for name in words.intersection(frame.f_locals):
             known.setdefault(name, frame.f_locals[name])
     for name, cell in zip(target.__code__.co_freevars, target.__closure__ or (), strict=True):
         try:
