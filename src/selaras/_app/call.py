@@ -8,7 +8,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from selaras._app.declared import TaskSpec
 from selaras._app.job import BlockingJob, Job
 from selaras._app.options import Options
-from selaras._app.placing import Planned, place
+from selaras._app.placing import Placed, Planned, place
 from selaras._app.portal import aio_of, wait_for
 from selaras._app.program import Program
 from selaras._core.errors import ConfigurationError
@@ -97,26 +97,30 @@ async def enqueue_calls(program: Program, calls: Sequence[Call[R]]) -> list[Job[
     planned: list[Planned] = []
     last: list[int] = []
     for call in calls:
-        chain: list[Call[Any]] = [call]
-        while chain[-1].before is not None:
-            chain.append(chain[-1].before)
-        for step in reversed(chain):
-            follows = planned[-1] if step.before is not None else None
-            planned.append(Planned(step.spec, step.arguments, step.options, follows))
+        _plan(call, planned)
         last.append(len(planned) - 1)
     placed = await place(program, planned)
-    return [
-        Job(
-            program,
-            placed[index].id,
-            call.spec.name,
-            created=placed[index].created,
-            replaced=placed[index].replaced,
-            home=placed[index].home,
-            held=placed[index].held,
-        )
-        for call, index in zip(calls, last, strict=True)
-    ]
+    return [_job(program, call, placed[index]) for call, index in zip(calls, last, strict=True)]
+
+
+def _plan(call: Call[Any], planned: list[Planned]) -> Planned:
+    """Plan the steps before a call, then the call."""
+    follows = None if call.before is None else _plan(call.before, planned)
+    one = Planned(call.spec, call.arguments, call.options, follows)
+    planned.append(one)
+    return one
+
+
+def _job(program: Program, call: Call[R], placed: Placed) -> Job[R]:
+    return Job(
+        program,
+        placed.id,
+        call.spec.name,
+        created=placed.created,
+        replaced=placed.replaced,
+        home=placed.home,
+        held=placed.held,
+    )
 
 
 class BlockingStep(Protocol[T_contra, P, R_step]):

@@ -92,10 +92,10 @@ class Key(Generic[V]):
         return Reading(found.value, found.tier, found.age_us / 1_000_000, found.position, found.why)
 
     async def put(self, value: V) -> None:
-        """Store a value when the job or scope that writes this key succeeds; anywhere else: void what is cached (P8).
+        """Store a value when the job or scope that writes this key succeeds.
 
-        Raises:
-            NotEncodable: the value could not come back equal and of the same type.
+        Anywhere else it voids what is cached: two writers could come in the other order here than in the datastore
+        (P8). So does a value that cannot be stored.
         """
         process = self._program.process()
         await process.open()

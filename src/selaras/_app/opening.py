@@ -89,7 +89,7 @@ def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy
     )
 
 
-_PASSWORD: Final = re.compile(r"(?<=://)([^/@\s]*?)(:[^@/\s]*)@")
+_PASSWORD: Final = re.compile(r"(?<=://)([^/:@\s]*):[^/\s]*@")
 _NAMED_SECRET: Final = re.compile(r"(?i)\b(password|passwd|secret|token|api[_-]?key)=([^&\s]+)")
 
 
