@@ -1,0 +1,129 @@
+"""`executor="process"`: bodies in processes that can be killed, with the same cache and the same promises."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tests.app.work import work, working
+
+from selaras import JobCancelled, JobFailed, JobState, UnknownJob
+
+PROGRAM = """
+import asyncio, os, sqlite3, time
+from pathlib import Path
+from selaras import Fail, Read, Retry, Selaras, current_job
+
+HERE = Path(__file__).parent
+app = Selaras(f"sqlite:///{HERE}/jobs.db?partitions=PARTITIONS", backoff=0, backoff_most=0)
+
+def prices():
+    db = sqlite3.connect(HERE / "shop.db", isolation_level=None)
+    db.execute("create table if not exists price (id integer primary key, price real)")
+    return db
+
+@app.cached
+def price(id: int) -> float | None:
+    row = prices().execute("select price from price where id = ?", [id]).fetchone()
+    return row and row[0]
+
+@app.task(writes=price, executor="process")
+async def reprice(id: int, new: float, *, old: float | None = Read(price)) -> tuple[float | None, float, int]:
+    prices().execute("insert or replace into price values (?, ?)", [id, new])
+    assert await price(id) == new
+    await price.key(id).put(new)
+    await after.options(id=f"after-{id}-{new}").enqueue(os.getpid())
+    return old, new, os.getpid()
+
+@app.task
+async def after(pid: int) -> int:
+    return pid
+
+@app.task(executor="process")
+def plain(x: int) -> int:
+    assert current_job().attempt == 1
+    return x + 1
+
+@app.task(executor="process", retries=1)
+def exits(how: str) -> None:
+    if how == "exit":
+        raise SystemExit(0)
+    os._exit(3)
+
+@app.task(executor="process", retries=0)
+def fails() -> None:
+    raise Fail("in the child")
+
+@app.task(executor="process", retries=0, timeout=0.5)
+def hangs() -> None:
+    while True:
+        pass
+
+@app.task(executor="process", retries=0)
+def long() -> None:
+    (HERE / "started").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(params=[1, 3])
+def program(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program, importable by child processes, too."""
+    name = f"in_processes_{request.param}_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(PROGRAM).replace("PARTITIONS", str(request.param)))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    yield importlib.import_module(name)
+    sys.modules.pop(name, None)
+
+
+async def test_a_body_in_a_process_writes_reads_and_enqueues_like_any_other(program: Any) -> None:
+    async with program.app:
+        assert await program.price(1) is None
+        async with working(program.app):
+            first = await program.reprice.enqueue(1, 10.0)
+            old, new, pid = await first.result(timeout=30)
+            assert (old, new) == (None, 10.0)
+            assert await program.price(1) == 10.0
+            assert await program.app.job("after-1-10.0").result(timeout=10) == pid
+            second = await program.reprice.enqueue(1, 20.0)
+            assert (await second.result(timeout=30))[:2] == (10.0, 20.0)
+            assert await program.price(1) == 20.0
+            assert await (await program.plain.enqueue(1)).result(timeout=10) == 2
+
+
+async def test_exits_and_failures_of_a_process_are_failures_of_its_job(program: Any) -> None:
+    async with program.app:
+        soft = await program.exits.enqueue("exit")
+        hard = await program.exits.enqueue("os._exit")
+        failing = await program.fails.enqueue()
+        fine = await program.plain.enqueue(1)
+        async with working(program.app):
+            with pytest.raises(JobFailed) as failed:
+                await soft.result(timeout=30)
+            assert failed.value.type == "SystemExit"
+            with pytest.raises(JobFailed):
+                await hard.result(timeout=30)
+            with pytest.raises(JobFailed, match="in the child"):
+                await failing.result(timeout=30)
+            assert await fine.result(timeout=30) == 2
+
+
+async def test_a_process_that_hangs_is_killed(program: Any) -> None:
+    async with program.app:
+        hanging = await program.hangs.enqueue()
+        cancelled = await program.long.enqueue()
+        async with working(program.app):
+            with pytest.raises(JobFailed, match="timeout"):
+                await hanging.result(timeout=30)
+            while not Path(program.__file__).with_name("started").exists():
+                await asyncio.sleep(0.02)
+            await cancelled.cancel()
+            with pytest.raises(JobCancelled):
+                await cancelled.result(timeout=5)
