@@ -325,7 +325,7 @@ async def test_any_sequence_of_verbs_gives_the_same_in_both_stores(folder: Path,
     pair = Pair(memory, sqlite, clock, Random(seed))
     for one, other in zip(memory.partitions, sqlite.partitions, strict=True):
         one._ring, other._writer._ring = pair.rung[0].append, pair.rung[1].append
-    sqlite._ringer.ring = pair.rung[1].append  # type: ignore[method-assign]
+    sqlite._ringer.ring = pair.rung[1].append  # type: ignore[method-assign, assignment]
     for at in range(partitions):
         for instance in pair.instances:
             await pair.ask(

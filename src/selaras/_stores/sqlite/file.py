@@ -36,6 +36,7 @@ class DatabaseFile:
         self._identity = ""  # empty: it must be prepared before it is used
         self._epoch = 0
         self._looked_ns = 0
+        self._time_us = 0
 
     def open(self, *, writes: bool) -> Connection:
         """Open a connection; the first one creates or checks the file. Raises StoreUnavailable, StoreMismatch."""
@@ -43,6 +44,11 @@ class DatabaseFile:
             if not self._identity:
                 self._prepare()
             return connect(self.path, synchronous=self._synchronous, writes=writes)
+
+    def now_us(self, stored: int) -> int:
+        """Return the store's time: not before any that was told here, nor before the one that is `stored` (L8)."""
+        self._time_us = now = max(self.clock.wall_us(), stored, self._time_us)
+        return now
 
     def check(self) -> None:
         """Look, now and then, whether the file is still the one we opened.

@@ -14,6 +14,7 @@ from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.connection import Connection
+from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.log import TAIL, news
 from selaras._stores.sqlite.schema import (
     IS_CLAIMABLE,
@@ -116,12 +117,12 @@ def instances(con: Connection) -> tuple[Instance, ...]:
     return tuple(_decode_instance(instance) for (instance,) in found)
 
 
-def cache_stats(con: Connection, now: int) -> CacheStats:
+def cache_stats(con: Connection, file: DatabaseFile) -> CacheStats:
     """Count the shared tier."""
     position, before, epoch, time_us = con.execute(
         "SELECT position, before_position, epoch, time_us FROM ledger"
     ).fetchone()
-    now = max(now, time_us)
+    now = file.now_us(time_us)
     entries, size = con.execute(
         "SELECT count(*), coalesce(sum(length(value)), 0) FROM entries WHERE until_us = 0 OR until_us > ?", (now,)
     ).fetchone()

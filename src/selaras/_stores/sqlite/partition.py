@@ -53,7 +53,6 @@ class SqlitePartition:
     def __init__(self, file: DatabaseFile, ring: Callable[[str], None], *, inline: bool) -> None:
         self.index = file.index
         self._file = file
-        self._clock = file.clock
         self._writer = Writer(file, ring, inline=inline)
         self._run = self._writer.run
         self._reader = Reader(file)
@@ -101,7 +100,7 @@ class SqlitePartition:
         cell = row[8:]
         if cell[4] is not None and (cell[4] < last_mark or cell[4] < tag_floor):
             return None  # a tag or a family was voided since: ask which
-        look = look_at(cell, max(self._clock.wall_us(), time_us), _is_not_voided)
+        look = look_at(cell, self._file.now_us(time_us), _is_not_voided)
         if _needs_writer(look, request):
             return None
         return ReadReply((look,), News(since, epoch=epoch))
@@ -111,7 +110,7 @@ class SqlitePartition:
         position, event_id, before_position, before_id, epoch, last_mark, tag_floor, time_us = con.execute(
             "SELECT position, event_id, before_position, before_id, epoch, last_mark, tag_floor, time_us FROM ledger"
         ).fetchone()
-        now = max(self._clock.wall_us(), time_us)
+        now = self._file.now_us(time_us)
         looks: list[Look] = []
         for request in requests:
             cell: Any = con.execute(CELL, (request.key,)).fetchone()
@@ -210,7 +209,7 @@ class SqlitePartition:
 
     async def cache_stats(self) -> CacheStats:
         """See `Partition`."""
-        return await self._inspect(lambda con: inspection.cache_stats(con, self._clock.wall_us()))
+        return await self._inspect(lambda con: inspection.cache_stats(con, self._file))
 
     async def intents(self, key: str) -> tuple[Intent, ...]:
         """See `Partition`."""

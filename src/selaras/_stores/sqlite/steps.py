@@ -86,7 +86,7 @@ class Steps:
     def __init__(self, con: Connection, file: DatabaseFile) -> None:
         self.con = con
         self._execute = con.execute
-        self._clock = file.clock
+        self._file = file
         self._index = file.index
         self._log = Log(con, file.entropy)
         self._cells = Cells(con, self._log, file.index)
@@ -114,7 +114,7 @@ class Steps:
         """Return the store's time at the beginning of a verb: it never goes back."""
         self._jobs.clear()
         log = self._log
-        log.time_us = max(self._clock.wall_us(), log.time_us)
+        log.time_us = self._file.now_us(log.time_us)
         return log.time_us
 
     # -- jobs
