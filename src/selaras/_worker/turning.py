@@ -43,10 +43,13 @@ from selaras._worker.telling import tell
 from selaras._worker.waiting import Alarm
 
 IN_FLIGHT_MOST: Final = 2
-SETTLE_AHEAD_NS: Final = 5_000_000
+GATHER_NS: Final = 10_000_000
 """Under load, ends are gathered for about so long before a turn carries them."""
 
-GATHER_MOST: Final = 250
+GATHER_MOST: Final = 300
+SECOND_AFTER_NS: Final = 3_000_000
+"""A turn that is unanswered for so long is far away, and a second one may follow it."""
+
 CLAIM_MOST: Final = 600
 SETTLE_MOST: Final = 1_000
 BEAT_SETTLES_MOST: Final = 500
@@ -150,6 +153,7 @@ class Turner:
 
         self._rung = 0  # counts rings: one during a turn must not be taken for one before it
         self._rung_sent = 0
+        self._sent_ns = 0
         self._due_ns = 0
         self._turned_ns = self._now()
 
@@ -284,16 +288,16 @@ class Turner:
     def _is_worth_a_turn(self, claims: int) -> bool:
         if self._failing or len(self._in_flight) >= IN_FLIGHT_MOST:
             return False
-        gather = min(max(1, int(self._roster.per_second * SETTLE_AHEAD_NS / 1e9)), GATHER_MOST)
-        if len(self._pending) >= gather or claims >= gather:
-            return True
+        gather = min(max(1, int(self._roster.per_second * GATHER_NS / 1e9)), GATHER_MOST)
+        gathered = len(self._pending) >= gather or claims >= gather
         if self._in_flight:
-            return False
-        if self._rung != self._rung_sent or self._progress:
+            # A second one hides the latency of a store that is far away; of one at hand it would only halve the batch.
+            return gathered and self._now() - self._sent_ns >= SECOND_AFTER_NS
+        if gathered or self._rung != self._rung_sent or self._progress:
             return True
         if self._pending or claims:
             # Under load the ends of what still waits here will come with these.
-            return not self._roster.waiting or self._now() >= self._pending_since_ns + 2 * SETTLE_AHEAD_NS
+            return not self._roster.waiting or self._now() >= self._pending_since_ns + 2 * GATHER_NS
         return False
 
     def _send(self, claims: int) -> None:
@@ -316,7 +320,8 @@ class Turner:
         )
         self._progress = ()
         self._rung_sent = self._rung
-        sent = _Sent(request, ended, self._rung, self._now())
+        self._sent_ns = self._now()
+        sent = _Sent(request, ended, self._rung, self._sent_ns)
         self._in_flight[self._number] = sent
         self._crew.company.spawn(self._turn(sent))
 
