@@ -45,7 +45,7 @@ async def test_positional_keyword_and_variable_parameters(app: Selaras) -> None:
 
 async def test_1_true_and_text_are_distinct_without_annotations(app: Selaras) -> None:
     @app.cached
-    async def f(x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    async def f(x):  # type: ignore[no-untyped-def]
         return repr(x)
 
     assert [await f(x) for x in (1, True, "1", 1.0)] == ["1", "True", "'1'", "1.0"]
@@ -333,7 +333,7 @@ async def test_a_family_that_serves_while_it_is_written(app: Selaras) -> None:
 
 async def test_a_value_that_cannot_be_stored_is_served(app: Selaras) -> None:
     @app.cached
-    async def odd(id: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    async def odd(id: int):  # type: ignore[no-untyped-def]
         return lambda: id
 
     assert (await odd(1))() == 1

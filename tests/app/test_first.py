@@ -56,7 +56,9 @@ def test_with_a_worker_process(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("SELARAS_")}
     worker = subprocess.Popen(WORKER, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
     try:
-        done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=40)
+        done = subprocess.run(
+            [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=40, check=False
+        )
     finally:
         worker.terminate()
         _, log = worker.communicate(timeout=20)

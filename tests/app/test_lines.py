@@ -123,7 +123,7 @@ async def test_mistakes_are_told_at_import(app: Selaras) -> None:
 
     with pytest.raises(ConfigurationError, match="no cached family"):
 
-        @app.task(writes="product")  # type: ignore[call-overload]
+        @app.task(writes="product")  # type: ignore[arg-type]
         async def text() -> None: ...
 
 

@@ -135,7 +135,11 @@ def test_children_of_a_fork_go_on_with_a_state_of_their_own(tmp_path: Path) -> N
         )
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", str(program)], capture_output=True, text=True, timeout=50
+        [sys.executable, "-W", "error::ResourceWarning", str(program)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
     )
 
     assert done.stdout.strip() == "[0, 0, 0, 0] 300", done.stdout + done.stderr

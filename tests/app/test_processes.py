@@ -6,17 +6,19 @@ import asyncio
 import importlib
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.app.work import work, working
+from tests.app.work import working
 
-from selaras import JobCancelled, JobFailed, JobState, UnknownJob
+from selaras import JobCancelled, JobFailed
 
 PROGRAM = """
 import asyncio, os, sqlite3, time
+from collections.abc import Iterator
 from pathlib import Path
 from selaras import Fail, Read, Retry, Selaras, current_job
 
@@ -73,7 +75,7 @@ def long() -> None:
 
 
 @pytest.fixture(params=[1, 3])
-def program(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def program(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The program, importable by child processes, too."""
     name = f"in_processes_{request.param}_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(PROGRAM).replace("PARTITIONS", str(request.param)))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.app.work import work, working
 
-from selaras import JobCancelled, JobState, Selaras, WouldDeadlock, current_job
+from selaras import Job, JobCancelled, JobState, Key, Selaras, Task, WouldDeadlock, current_job
 
 
 async def test_children_of_a_job_wait_for_its_success(app: Selaras) -> None:
@@ -161,14 +161,19 @@ async def test_jobs_of_a_writing_scope_that_raised_are_dropped(app: Selaras) -> 
     async def child() -> int:
         return 1
 
+    jobs: list[Job[int]] = []
     with pytest.raises(ValueError, match="rolled back"):
-        async with price.key(1).writing():
-            job = await child.enqueue()
-            raise ValueError("rolled back")
+        await _roll_back(price.key(1), child, jobs)
     await work(app)
 
     with pytest.raises(JobCancelled):
-        await job.result(timeout=10)
+        await jobs[0].result(timeout=10)
+
+
+async def _roll_back(key: Key[int], child: Task[[], int], jobs: list[Job[int]]) -> None:
+    async with key.writing():
+        jobs.append(await child.enqueue())
+        raise ValueError("rolled back")
 
 
 async def test_a_put_of_a_failed_attempt_is_not_stored(app: Selaras) -> None:

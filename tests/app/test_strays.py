@@ -108,6 +108,7 @@ def test_it_rests_longer_and_longer_and_is_a_dead_letter_after_an_hour(clock: Vi
 
     host = host_of(app, clock)
     strayed_us, delays = 0, list[int]()
+    settlement: object = None
     for _ in range(200):
         claim = Claim("j", 1, 1, "another", b"", strayed_us=strayed_us)
         settlement = host.prepare(claim, 0, clock.instant_ns())
@@ -122,5 +123,6 @@ def test_it_rests_longer_and_longer_and_is_a_dead_letter_after_an_hour(clock: Vi
     assert delays[:8] == [1, 1, 2, 4, 8, 16, 32, 60]
     assert max(delays) == 60
     assert sum(delays) >= 3_600
+    assert isinstance(settlement, Settlement)
     assert "unroutable" in settlement.reason
     assert "'another'" in settlement.reason

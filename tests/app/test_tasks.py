@@ -108,9 +108,9 @@ async def test_wrong_arguments_are_refused_as_python_would(app: Selaras) -> None
     async def take(x: int) -> None: ...
 
     with pytest.raises(TypeError, match="take"):
-        await take.enqueue()  # type: ignore[call-arg]  # pyright: ignore
+        await take.enqueue()  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="y"):
-        await take.enqueue(1, y=2)  # type: ignore[call-arg]  # pyright: ignore
+        await take.enqueue(1, y=2)  # type: ignore[call-arg]
 
 
 async def test_a_body_knows_its_job(app: Selaras) -> None:
@@ -189,14 +189,13 @@ async def test_a_method_is_no_task(app: Selaras) -> None:
 
 async def test_unresolvable_annotations_disable_only_their_own_parameter(app: Selaras) -> None:
     """BR-074."""
+
+    @app.task
+    async def half(good: float, bad: NoSuchType) -> float:  # type: ignore[name-defined]  # noqa: F821
+        return good / 2
+
     with pytest.warns(UserWarning, match="NoSuchType"):
-
-        @app.task
-        async def half(good: float, bad: NoSuchType) -> float:  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore
-            return good / 2
-
         job = await half.enqueue(1, "anything")
-
     await work(app)
     assert await job.result() == 0.5
 
@@ -226,5 +225,5 @@ async def test_a_payload_too_large_is_refused_at_the_call(app: Selaras) -> None:
     @app.task
     async def take(x: str) -> None: ...
 
-    with pytest.raises(NotEncodable, match="limit|large|most"):
+    with pytest.raises(NotEncodable, match="more than the limit"):
         await take.enqueue("x" * 2_000_000)
