@@ -111,7 +111,15 @@ def test_short_says_that_it_cut() -> None:
 
 @pytest.mark.parametrize(
     ("us", "said"),
-    [(0, "0s"), (1_500, "1ms"), (999_999, "999ms"), (1_000_000, "1s"), (90_000_000, "1m"), (90_000_000_000, "1d"), (-5, "0s")],
+    [
+        (0, "0s"),
+        (1_500, "1ms"),
+        (999_999, "999ms"),
+        (1_000_000, "1s"),
+        (90_000_000, "1m"),
+        (90_000_000_000, "1d"),
+        (-5, "0s"),
+    ],
 )
 def test_lengths_of_time_are_said_roughly(us: int, said: str) -> None:
     assert rough_text(us) == said

@@ -39,7 +39,11 @@ def read_arguments(
         elif rest is not None:
             args.append(_read(rest.name, text, types.get(rest.name, Any)))
         else:
-            given = f"it takes {len(positional)} ({', '.join(p.name for p in positional)})" if positional else "it takes none"
+            given = (
+                f"it takes {len(positional)} ({', '.join(p.name for p in positional)})"
+                if positional
+                else "it takes none"
+            )
             raise Misused(f"{text!r} is one argument too many: {given}")
     return tuple(args), kwargs
 

@@ -10,12 +10,14 @@ import click
 
 from selaras._app.cached import Cached
 from selaras._app.declared import FamilySpec
-from selaras._app.key import Fresh, Key
+from selaras._app.key import Fresh, Key, Reading
 from selaras._app.survey import cache_stats, invalidate_key
 from selaras._app.tags import tag_text
+from selaras._core.errors import SelarasError
+from selaras._core.jobs.failure import Failure
 from selaras.cli.arguments import read_arguments
 from selaras.cli.durations import level
-from selaras.cli.exits import Misused
+from selaras.cli.exits import Misused, Told
 from selaras.cli.output import one_line, print_facts, print_json, value_text
 from selaras.cli.target import Target, json_option, on_store
 
@@ -38,15 +40,13 @@ def cache() -> None:
 )
 @json_option
 @on_store
-async def get(
-    target: Target, family: str, arguments: Sequence[str], fresh: Fresh | None, as_json: bool
-) -> None:
+async def get(target: Target, family: str, arguments: Sequence[str], fresh: Fresh | None, as_json: bool) -> None:
     """Read one value through the tiers, as the app would; say where it came from.
 
     ARGUMENTs are the loader's, in order or as name=value.
     """
     key = key_for(target, family, arguments)
-    reading = await key.read(fresh)
+    reading = await _read(key, fresh)
     facts = {
         "key": key.name,
         "value": reading.value,
@@ -148,6 +148,16 @@ async def stats(target: Target, as_json: bool) -> None:
             ),
         ]
     )
+
+
+async def _read(key: Key[Any], fresh: Fresh | None) -> Reading[Any]:
+    try:
+        return await key.read(fresh)
+    except SelarasError:
+        raise
+    except Exception as error:  # a loader may raise anything: it is the program's, and the answer
+        failure = Failure.of(error)
+        raise Told(f"{key.name}: its loader failed: {failure.type}: {one_line(failure.message)}") from error
 
 
 def key_for(target: Target, family: str, arguments: Sequence[str]) -> Key[Any]:

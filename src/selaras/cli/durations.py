@@ -12,7 +12,7 @@ from selaras._core.errors import ConfigurationError
 def duration(text: str) -> float:
     """Read `90`, `1.5s`, `10m` as seconds."""
     try:
-        return duration_us(text, name="it") / 1_000_000
+        return duration_us(text, name="time") / 1_000_000
     except ConfigurationError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -24,7 +24,7 @@ def introduction(app: Selaras, reference: str, settings: Settings, queues: Seque
         ("app", reference),
         ("store", store),
         ("queues", ", ".join(queues)),
-        *_block("tasks", [_task(task, queues) for task in tasks] or [("none",)]),
+        *_block("tasks", [_task(task, queues) for task in tasks]),
         *_block("families", [_family(family) for family in families] or [("none",)]),
         ("at once", _room(settings, fleet)),
         ("jobs", _policy(settings)),
@@ -36,13 +36,8 @@ def introduction(app: Selaras, reference: str, settings: Settings, queues: Seque
 
 
 def hints(app: Selaras, queues: Sequence[str]) -> list[str]:
-    """Return what is probably a mistake: queues that no task uses, tasks that nobody declared."""
-    tasks = app.registry.tasks.values()
-    if not tasks:
-        return [
-            "the app declares no task; if they are in other modules, name these: Selaras(include=['shop.tasks'])"
-        ]
-    used = sorted({task.queue for task in tasks})
+    """Return what is probably a mistake: a queue that no task uses, one that is not served."""
+    used = sorted({task.queue for task in app.registry.tasks.values()})
     said: list[str] = []
     for queue in queues:
         if queue not in used:
@@ -111,7 +106,13 @@ def _line(task: TaskSpec) -> str:
 
 def _family(spec: FamilySpec) -> tuple[str, ...]:
     family = spec.family
-    ttl = "ttl none" if family.ttl_us is None else "not stored" if not family.ttl_us else f"ttl {format_us(family.ttl_us)}"
+    ttl = (
+        "ttl none"
+        if family.ttl_us is None
+        else "not stored"
+        if not family.ttl_us
+        else f"ttl {format_us(family.ttl_us)}"
+    )
     tiers = [name for name, held in (("local", family.local), ("shared", family.shared_tier)) if held]
     return (one_line(spec.name), ttl, f"{' and '.join(tiers) or 'no'} tier{'s' if len(tiers) > 1 else ''}")
 

@@ -18,7 +18,11 @@ _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"
 
 
 class _Terminal(logging.Formatter):
-    """`12:30:01 text`, with the level only where it is above INFO."""
+    """`12:30:01 text`, with the level only where it is above INFO, and the process where there are several."""
+
+    def __init__(self, *, with_pid: bool) -> None:
+        super().__init__()
+        self._with_pid = with_pid
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record."""
@@ -27,15 +31,17 @@ class _Terminal(logging.Formatter):
         color = _COLORS.get(record.levelno)
         if color:
             text = click.style(f"{record.levelname.lower()}: {text}", fg=color)
-        return f"{click.style(when, dim=True)} {text}"
+        who = f"{when} {record.process}" if self._with_pid else when
+        return f"{click.style(who, dim=True)} {text}"
 
 
 class _Pipe(logging.Formatter):
-    """`2026-01-31T12:30:01.123Z INFO selaras.worker text`."""
+    """`2026-01-31T12:30:01.123Z 4711 INFO selaras.worker text`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record."""
-        return f"{_utc(record)} {record.levelname} {record.name} {one_line(record.getMessage())}{_story(self, record)}"
+        head = f"{_utc(record)} {record.process} {record.levelname} {record.name}"
+        return f"{head} {one_line(record.getMessage())}{_story(self, record)}"
 
 
 class _Json(logging.Formatter):
@@ -45,6 +51,7 @@ class _Json(logging.Formatter):
         """Write one record."""
         said = {
             "time": _utc(record),
+            "pid": record.process,
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -63,8 +70,8 @@ def _story(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return f"\n{many_lines(formatter.formatException(record.exc_info))}" if record.exc_info else ""
 
 
-def show_log(level: str, *, as_json: bool) -> None:
-    """Send the log to stderr, unless the program has set up its own.
+def show_log(level: str, *, as_json: bool, one_of_many: bool) -> None:
+    """Send the log to stderr, unless the program has set up its own. `one_of_many`: other processes log there, too.
 
     A program that has (its root logger has a handler) keeps its formats and targets: only the level of Selaras's own
     loggers is set.
@@ -77,6 +84,6 @@ def show_log(level: str, *, as_json: bool) -> None:
     if as_json:
         handler.setFormatter(_Json())
     else:
-        handler.setFormatter(_Terminal() if sys.stderr.isatty() else _Pipe())
+        handler.setFormatter(_Terminal(with_pid=one_of_many) if sys.stderr.isatty() else _Pipe())
     root.addHandler(handler)
     root.setLevel(level.upper())

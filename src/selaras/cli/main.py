@@ -24,7 +24,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 _EPILOG: Final = """\b
 Exit codes:
   0    done
-  1    the answer is no: not found, nothing done, or it failed
+  1    the answer is no: not found, refused, or it failed
   2    the command line, a setting or the app is wrong
   3    the store cannot be reached
   130  interrupted

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import click
 import msgspec
@@ -196,5 +196,3 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     wide = max((len(name) for name, _ in said), default=0)
     for name, value in said:
         click.echo(f"{name:<{wide}}  {one_line(value)}")
-
-

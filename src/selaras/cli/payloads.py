@@ -14,7 +14,6 @@ from selaras._core.jobs.job import JobRecord
 from selaras.cli.output import one_line
 
 
-
 class Unreadable(Struct, frozen=True):
     """Bytes that nobody can read: shown instead of a value (they are kept as they are)."""
 

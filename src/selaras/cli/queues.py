@@ -78,7 +78,9 @@ async def _pause(target: Target, names: Sequence[str], *, paused: bool, as_json:
         print_json(done)
         return
     for one in done:
-        click.echo(f"{one_line(one['queue'])}: {said if one['changed'] else f'was {said} already' if paused else 'was not paused'}")
+        click.echo(
+            f"{one_line(one['queue'])}: {said if one['changed'] else f'was {said} already' if paused else 'was not paused'}"
+        )
         if not one["known"] and paused:
             click.echo(f"{one_line(one['queue'])}: has no jobs and no workers yet; is the name right?", err=True)
 

@@ -17,10 +17,11 @@ from selaras._app.fleet import FLEET_VARIABLE, run_alone, run_fleet
 from selaras._app.settings import OPTIONS, Settings
 from selaras._app.working import WorkerOptions
 from selaras.cli.durations import duration
+from selaras.cli.exits import Misused
 from selaras.cli.intro import facts, hints, introduction
 from selaras.cli.logs import show_log
 from selaras.cli.reports import Reporter
-from selaras.cli.target import APP_VARIABLE, URL_VARIABLE, app_for, json_option
+from selaras.cli.target import APP_VARIABLE, URL_VARIABLE, app_for
 
 _log: Final = logging.getLogger("selaras.worker")
 _SETTINGS: Final = {option.name: option for option in OPTIONS}
@@ -29,7 +30,8 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 
 def _setting(*flags: str, about: str) -> Callable[[Any], Any]:
     """Make the option of a setting. Its environment variable is read where all settings are, not here: a flag goes before
-    what the program says, and that before the environment."""
+    what the program says, and that before the environment.
+    """
     option = _SETTINGS[flags[-1].lstrip("-")]
     default = option.show(option.read(option.default, option.name))
     return click.option(
@@ -66,9 +68,13 @@ def _setting(*flags: str, about: str) -> Callable[[Any], Any]:
 )
 @_setting("--grace", about="What running jobs get to finish after a stop was asked for.")
 @_setting("--lease", about="A worker that gives no sign of life for so long is lost, its jobs go on elsewhere.")
-@click.option("--burst", is_flag=True, envvar="SELARAS_BURST", show_envvar=True, help="Stop when nothing is left to do.")
+@click.option(
+    "--burst", is_flag=True, envvar="SELARAS_BURST", show_envvar=True, help="Stop when nothing is left to do."
+)
 @click.option("--name", default="", envvar="SELARAS_NAME", show_envvar=True, help="A name for people.")
-@click.option("-u", "--url", envvar=URL_VARIABLE, show_envvar=True, help="The store, if the app does not name one itself.")
+@click.option(
+    "-u", "--url", envvar=URL_VARIABLE, show_envvar=True, help="The store, if the app does not name one itself."
+)
 @click.option(
     "--log-level",
     "level",
@@ -79,7 +85,14 @@ def _setting(*flags: str, about: str) -> Callable[[Any], Any]:
     show_envvar=True,
     help="What is logged: debug tells every job.",
 )
-@json_option
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    envvar="SELARAS_JSON",
+    show_envvar=True,
+    help="Log one strict JSON object a line.",
+)
 def worker(
     app: str,
     queues: Sequence[str],
@@ -96,11 +109,17 @@ def worker(
 ) -> None:
     """Run jobs of APP (module:attribute, importable from here; or $SELARAS_APP) until told to stop.
 
-    With --json the log is one JSON object a line. Exit codes: 0 stopped in order, 1 failed, 3 stopped, but the store did
+    Exit codes: 0 stopped in order, 1 failed, 3 stopped, but the store did
     not hear of it (what ran will run again), 4 stopped hard, by a second signal.
     """
     program = app_for(app, url)
-    show_log(level, as_json=as_json)
+    in_fleet = FLEET_VARIABLE in os.environ
+    show_log(level, as_json=as_json, one_of_many=in_fleet)
+    if not program.registry.tasks:
+        raise Misused(
+            f"{app} declares no task, so there is nothing to run; if its tasks are in other modules, name these: "
+            f"Selaras(include=['shop.tasks'])"
+        )
     options: dict[str, Any] = {
         "concurrency": concurrency,
         "threads": threads,
@@ -114,9 +133,9 @@ def worker(
     if queues:
         chosen["queues"] = queues
     made = program.worker(**chosen, observer=reporter, owns_process=True)
-    if FLEET_VARIABLE not in os.environ:
+    if not in_fleet:
         _introduce(program, app, _in_force(program.settings, options), made.queues, fleet, as_json=as_json)
-    if fleet > 1 and FLEET_VARIABLE not in os.environ:
+    if fleet > 1 and not in_fleet:
         code = run_fleet(_command(app, options, queues, level, as_json=as_json), fleet, reporter)
     else:
         code = run_alone(made)

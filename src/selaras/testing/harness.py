@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from random import Random
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from selaras._app.app import Selaras
 from selaras._app.current import CurrentJob
@@ -62,7 +62,7 @@ class Harness:
 
     # -- entering
 
-    async def __aenter__(self) -> Harness:
+    async def __aenter__(self) -> Self:
         self._enter()
         return self
 
@@ -77,9 +77,11 @@ class Harness:
         finally:
             self._undo.close()
 
-    def __enter__(self) -> Harness:
+    def __enter__(self) -> Self:
         if _loop_runs():
-            raise ConfigurationError("in a coroutine it is `async with harness(app)`: what was opened is closed by awaiting")
+            raise ConfigurationError(
+                "in a coroutine it is `async with harness(app)`: what was opened is closed by awaiting"
+            )
         self._enter()
         return self
 
@@ -113,7 +115,8 @@ class Harness:
 
     def jobs(self, task: Task[..., Any] | str | None = None, *, state: JobState | str | None = None) -> list[SeenJob]:
         """Return the jobs there are, the oldest first: of one task, in one state, or all. Ended ones are kept as long as
-        the app keeps them."""
+        the app keeps them.
+        """
         name = task.name if isinstance(task, Task) else task
         wanted = None if state is None else JobState(state)
         return [
@@ -285,9 +288,7 @@ class _Catcher(Middleware):
             raise
 
 
-def harness(
-    app: Selaras, *, partitions: int = 1, start: datetime | None = None, seed: int = 0
-) -> Harness:
+def harness(app: Selaras, *, partitions: int = 1, start: datetime | None = None, seed: int = 0) -> Harness:
     """Put an app on a memory store and a virtual clock for the length of a test: `async with harness(app) as t:`.
 
     Everything the program does through the app meanwhile happens there, its jobs run when the test says so, by the

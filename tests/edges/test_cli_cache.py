@@ -1,0 +1,133 @@
+"""`selaras cache`."""
+
+from __future__ import annotations
+
+import pytest
+from tests.edges.shell import Line, Shell, everywhere
+
+
+@everywhere
+def test_a_value_is_read_through_the_tiers_and_it_is_said_where_it_came_from(shell: Shell, line: Line) -> None:
+    shell.enqueue()
+
+    first = line.json("cache", "get", "product", "42")
+    second = line.json("cache", "get", "product", "id=42")
+
+    assert first["key"] == second["key"] == "product:42"
+    assert first["value"] == second["value"] == {"id": 42, "price": 10.0}
+    assert (first["tier"], second["tier"]) == ("loader", "shared")
+    text = line("cache", "get", "product", "42", "--fresh", "strict").stdout
+    assert 'value     {"id": 42, "price": 10.0}' in text
+    assert "tier      shared" in text
+
+
+@everywhere
+def test_a_value_can_be_voided_by_arguments_key_tag_and_family(shell: Shell, line: Line) -> None:
+    shell.enqueue()
+
+    for words in (("product", "42"), ("--key", "product:42"), ("--family", "product")):
+        line.json("cache", "get", "product", "42")
+        assert line("cache", "invalidate", *words).exit_code == 0
+        assert line.json("cache", "get", "product", "42")["tier"] == "loader", words
+    assert line.json("cache", "invalidate", "--tag", "category", "7") == {"invalidated": {"tag": "category:7"}}
+
+
+def test_keys_tags_and_families_can_be_voided_without_the_apps_code(shell: Shell, line: Line) -> None:
+    shell.enqueue()
+    store = ("--url", "sqlite:///selaras.db")
+    line.json("cache", "get", "product", "42")
+
+    assert line("cache", "invalidate", "--key", "product:42", *store, SELARAS_APP="").exit_code == 0
+    assert line.json("cache", "get", "product", "42")["tier"] == "loader"
+    assert line("cache", "invalidate", "--family", "product", *store, SELARAS_APP="").exit_code == 0
+    assert line.json("cache", "get", "product", "42")["tier"] == "loader"
+
+    refused = line("cache", "get", "product", "42", *store, SELARAS_APP="")
+    assert refused.exit_code == 2
+    assert "only the app knows" in refused.stderr
+
+
+@everywhere
+def test_stats_count_what_is_stored_over_all_partitions(shell: Shell, line: Line) -> None:
+    shell.enqueue()
+    for id in ("1", "2", "3"):
+        line("cache", "get", "product", id)
+
+    stats = line.json("cache", "stats")
+
+    assert stats["entries"] == 3
+    assert stats["intents"] == 0
+    assert len(stats["logs"]) == (4 if shell.env else 1)
+    assert "values         3" in line("cache", "stats").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("get", "prodct", "42"), "did you mean 'product'?"),
+        (("get", "product", "x"), "id='x' is no int"),
+        (("get", "product"), "missing"),
+        (("get", "product", "1", "2"), "one argument too many"),
+        (("get", "product", "1", "--fresh", "soon"), "units are"),
+        (("invalidate",), "say what to void"),
+        (("invalidate", "product", "1", "--key", "product:1"), "one thing at a time"),
+        (("invalidate", "--tag", "a", "1", "2"), "one VALUE at most"),
+        (("invalidate", "--family", "prodct"), "did you mean 'product'?"),
+    ],
+)
+def test_mistakes_are_told_in_a_line_without_a_traceback(
+    shell: Shell, line: Line, words: tuple[str, ...], said: str
+) -> None:
+    shell.enqueue()
+
+    result = line("cache", *words)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_arguments_are_read_as_the_loaders_types(shell: Shell, line: Line) -> None:
+    shell.write(
+        "typed.py",
+        """
+        import datetime, uuid
+        from selaras import Selaras
+
+        app = Selaras()
+
+        @app.cached
+        async def echo(a: str, b: int | None, c: list[int], d: datetime.date, e: uuid.UUID, f: bool, g=None) -> list[str]:
+            return [repr(x) for x in (a, b, c, d, e, f, g)]
+        """,
+    )
+    shell.python("import typed, asyncio; asyncio.run(typed.echo.invalidate_all())")
+    some = "00000000-0000-0000-0000-000000000001"
+
+    value = line.json(
+        "cache", "get", "echo", "42", "7", "[1, 2]", "2026-01-31", some, "true", 'g={"x": 1}', SELARAS_APP="typed:app"
+    )["value"]
+
+    assert value == ["'42'", "7", "[1, 2]", "datetime.date(2026, 1, 31)", f"UUID('{some}')", "True", "{'x': 1}"]
+
+
+def test_a_loader_that_fails_is_told_with_its_own_error(shell: Shell, line: Line) -> None:
+    shell.write(
+        "failing.py",
+        """
+        from selaras import Selaras
+
+        app = Selaras()
+
+        @app.cached
+        async def gone(id: int) -> int:
+            raise LookupError(f"no row {id}")
+        """,
+    )
+    shell.python("import failing, asyncio; asyncio.run(failing.gone.invalidate_all())")
+
+    result = line("cache", "get", "gone", "1", SELARAS_APP="failing:app")
+
+    assert result.exit_code == 1
+    assert "LookupError: no row 1" in result.stderr
+    assert "Traceback" not in result.output
