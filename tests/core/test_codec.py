@@ -34,7 +34,7 @@ from tests.core.values import (
     same,
 )
 
-from selaras._core.codec import Codec, CorruptBytes, Secret, checksum, codec_of, peek
+from selaras._core.codec import Codec, CorruptBytes, OtherShape, Secret, checksum, codec_of, peek
 from selaras._core.errors import ConfigurationError, NotEncodable
 
 T = TypeVar("T")
@@ -311,6 +311,24 @@ def test_old_and_new_forms_of_a_value_are_both_read() -> None:
 
     assert tagged[:1] == lone[:1] == b"\x02"
     assert codec_of(Product).decode(lone) == Product(1, "a", 1.0)
+
+
+def test_sealed_bytes_are_read_only_by_a_type_of_the_same_fields() -> None:
+    older = msgspec.defstruct("Item", [("id", int)])
+    newer = msgspec.defstruct("Item", [("id", int), ("stock", int, 7)])
+    tagged = msgspec.defstruct("Item", [("id", set[int])])
+
+    for kind, value in ((older, older(1)), (newer, newer(1, 2)), (tagged, tagged({1}))):
+        stored = Codec(kind, sealed=True).encode(value)
+        assert Codec(kind, sealed=True).decode(stored) == value
+        assert "id" in peek(stored)
+        for other in {older, newer, tagged} - {kind}:
+            with pytest.raises(OtherShape):
+                Codec(other, sealed=True).decode(stored)
+    assert Codec(newer).decode(Codec(older).encode(older(1))) == newer(1, 7)
+    for noise in (b"", b"\x03", b"\x03abcd", b"\x03abcd\x01\x80"):
+        with pytest.raises(CorruptBytes):
+            Codec(older, sealed=True).decode(noise)
 
 
 def test_checksums_fit_a_signed_integer() -> None:

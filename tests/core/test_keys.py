@@ -13,7 +13,7 @@ from tests.core.values import PLAIN, TEXT, Colour, Product
 
 from selaras._core.cache.key import checked_name, family_of, key_text, parts_of
 from selaras._core.errors import ConfigurationError, NotEncodable
-from selaras._core.signature import Signature
+from selaras._core.signature import Signature, is_atomic
 
 
 def key(function: Any, *args: Any, **kwargs: Any) -> str:
@@ -159,3 +159,9 @@ def test_br_076_any_text_is_a_legal_name(name: str) -> None:
 def test_br_076_what_is_no_legal_name_says_which_rule_it_breaks(name: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         checked_name(name, what="queue")
+
+
+def test_only_raw_arguments_that_are_one_call_and_no_other_are_remembered() -> None:
+    assert is_atomic((1, "a", None, b"", True, UUID(int=1)))
+    for value in (1.0, Decimal(1), (1,), frozenset({1}), datetime(2024, 1, 1, tzinfo=UTC), Colour.RED):
+        assert not is_atomic((value,))

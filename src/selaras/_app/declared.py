@@ -13,7 +13,7 @@ from selaras._core.cache.key import key_text
 from selaras._core.codec import Codec, codec_of
 from selaras._core.jobs.retry import Policy
 from selaras._core.routing import partition_of
-from selaras._core.signature import Arguments, Signature
+from selaras._core.signature import Arguments, Signature, is_atomic
 
 _SLOTS_MOST = 50_000
 """Places remembered by raw arguments; more are worked out again."""
@@ -37,7 +37,8 @@ class FamilySpec:
             self._slots, self._partitions = {}, partitions
         known: Any = None
         if not kwargs:
-            # 1, True and 1.0 are equal and may be different places, so their types belong to what is remembered.
+            # 1, True and 1.0 are equal and may be different places, so their types belong to what is remembered;
+            # of what has parts, such as (1,) and (True,), nothing is.
             known = (*args, *map(type, args))
             try:
                 slot = self._slots.get(known)
@@ -48,7 +49,7 @@ class FamilySpec:
         arguments = self.signature.bind(args, kwargs)
         key = key_text(self.name, self.signature.key_parts(arguments))
         slot = Slot(self.family, key, partition_of(key, partitions), arguments)
-        if known is not None:
+        if known is not None and is_atomic(args):
             if len(self._slots) >= _SLOTS_MOST:
                 self._slots.clear()
             self._slots[known] = slot

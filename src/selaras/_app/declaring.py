@@ -263,7 +263,8 @@ def _ttl(family: str, option: str, default: int | None, value: Duration | Auto |
 
 def _codec(family: str, signature: Signature) -> Any:
     try:
-        return codec_of(signature.returns)
+        # Sealed: to a program with other fields a cached copy is a miss, never a value with a default made up.
+        return codec_of(signature.returns, sealed=True)
     except ConfigurationError as error:
         raise ConfigurationError(f"family {family!r}: its values cannot be stored: {error}") from error
 

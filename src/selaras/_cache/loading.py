@@ -27,7 +27,7 @@ from selaras._contracts.clock import Clock
 from selaras._contracts.partition import Fill, Partition, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Look, Miss, Standing
 from selaras._core.cache.events import CacheEvent, Corrupt
-from selaras._core.codec import CorruptBytes, checksum
+from selaras._core.codec import CorruptBytes, OtherShape, checksum
 from selaras._core.errors import StaleSource, StoreUnavailable
 from selaras._core.jobs.job import Put
 from selaras._core.positions import News
@@ -222,10 +222,11 @@ class Loading:
             if checksum(entry.value) != entry.checksum:
                 raise CorruptBytes("checksum")
             value = family.codec.decode(entry.value)
-        except CorruptBytes:
+        except CorruptBytes as error:
             flight.repairs += 1
             family.counts.repaired += 1
-            self._tell(Corrupt(family=family.name, key=slot.key, stamp=entry.stamp))
+            if not isinstance(error, OtherShape):  # what another version of the program stored is no damage
+                self._tell(Corrupt(family=family.name, key=slot.key, stamp=entry.stamp))
             return False
         family.counts.shared += 1
         self._keep(

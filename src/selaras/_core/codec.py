@@ -2,7 +2,8 @@
 
 The first byte says the form. `CARRIED`: msgpack as msgspec writes it for the annotation, the fast way, taken when a cheap
 look at the value's types proves that nothing is lost. `TAGGED`: plain data that says itself what it is (`tagged`); every
-codec reads both, so an annotation may change its form between two versions of a program.
+codec reads both, so an annotation may change its form between two versions of a program. `SEALED`: either of them behind
+an outline of the type, for bytes that only the same type may read.
 """
 
 # Values here are of any type at all, which is what pyright would otherwise report on every line.
@@ -29,6 +30,8 @@ PAYLOAD_MOST: Final = 1_048_576
 
 CARRIED: Final = b"\x01"
 TAGGED: Final = b"\x02"
+SEALED: Final = b"\x03"
+_SEAL_BYTES: Final = 4
 
 Secret: TypeAlias = Annotated[T, SecretMark()]
 """`Secret[str]`: encoded like `str`, and never shown in logs, traces, dashboards or command lines."""
@@ -42,6 +45,10 @@ class CorruptBytes(ValueError):
     """Bytes that no value of the expected type was encoded to."""
 
 
+class OtherShape(CorruptBytes):
+    """Sealed bytes of a type with other fields: of another version of the program. They are well, and not for us."""
+
+
 class Codec:
     """Values of one annotation as bytes and back.
 
@@ -49,16 +56,29 @@ class Codec:
         shared: values are immutable to the depth: one object may be handed to many.
     """
 
-    __slots__ = ("_carried", "_exact", "_read", "annotation", "shape", "shared")
+    __slots__ = ("_carried", "_exact", "_mark", "_read", "_seal", "annotation", "shape", "shared")
 
-    def __init__(self, annotation: Any) -> None:
-        """Raises ConfigurationError, naming the type and its path, if values of it cannot be stored."""
+    def __init__(self, annotation: Any, *, sealed: bool = False) -> None:
+        """Make the codec of an annotation.
+
+        Args:
+            sealed: only a type of the same fields may read the bytes. For copies of what is kept elsewhere: a field
+                that the copy lacks must not be made up from its default.
+
+        Raises:
+            ConfigurationError: naming the type and its path, if values of it cannot be stored.
+        """
         self.annotation = annotation
         self.shape = shape_of(annotation)
         self.shared = self.shape.shared
         self._exact = self.shape.exact
         self._read = reader_of(self.shape)
         self._carried = self._read is not None
+        self._seal = b""
+        if sealed:
+            outline = xxh3_64_intdigest(self.shape.outline().encode()) & 0xFFFF_FFFF
+            self._seal = SEALED + outline.to_bytes(_SEAL_BYTES, "big")
+        self._mark = self._seal + CARRIED
 
     def encode(self, value: Any, *, path: str = "value", most: int = PAYLOAD_MOST) -> bytes:
         """Return bytes that `decode` turns into an equal value of the same type.
@@ -68,7 +88,7 @@ class Codec:
         """
         if self._carried and self._exact(value):
             try:
-                data = CARRIED + _ENCODE(value)
+                data = self._mark + _ENCODE(value)
             except (OverflowError, UnicodeEncodeError):
                 data = self._tagged(value, path)
         else:
@@ -80,8 +100,11 @@ class Codec:
     def decode(self, data: bytes) -> Any:
         """Return the value. Raises CorruptBytes on anything that was not encoded from such a value."""
         try:
-            if data[:1] == CARRIED and self._read is not None:
-                return self._read(data[1:])
+            mark = self._mark
+            if self._read is not None and data.startswith(mark):
+                return self._read(data[len(mark) :])
+            if self._seal and not data.startswith(self._seal) and data[:1] == SEALED:
+                raise OtherShape(f"the bytes of {self.shape.name} with other fields than it has here")
             return self.shape.lift(plain_of(data))
         except CorruptBytes:
             raise
@@ -93,13 +116,20 @@ class Codec:
             lowered = lowered_of(self.shape, value)
         except Refused as refused:
             raise NotEncodable(f"{path}{refused.path} {refused.reason}") from None
-        return TAGGED + tagged.encode(lowered)
+        return self._seal + TAGGED + tagged.encode(lowered)
+
+
+def codec_of(annotation: Any, *, sealed: bool = False) -> Codec:
+    """Return the codec of an annotation, one for each. `sealed`: only the same version of the type may read it."""
+    try:
+        return _codec_of(annotation, sealed=sealed)
+    except TypeError:  # it bears a mark that cannot be hashed, as in Annotated[int, []]
+        return Codec(annotation, sealed=sealed)
 
 
 @lru_cache(maxsize=4096)
-def codec_of(annotation: Any) -> Codec:
-    """Return the codec of an annotation, one for each."""
-    return Codec(annotation)
+def _codec_of(annotation: Any, *, sealed: bool) -> Codec:
+    return Codec(annotation, sealed=sealed)
 
 
 def checksum(data: bytes) -> int:
@@ -117,7 +147,9 @@ def peek(data: bytes) -> Any:
 
 
 def plain_of(data: bytes) -> Any:
-    """Return the plain data of bytes of either form. Raises CorruptBytes."""
+    """Return the plain data of bytes of any form. Raises CorruptBytes."""
+    if data[:1] == SEALED:
+        data = data[1 + _SEAL_BYTES :]
     if data[:1] not in (CARRIED, TAGGED):
         raise CorruptBytes(f"bytes of no known form (they begin with {bytes(data[:4])!r})")
     try:

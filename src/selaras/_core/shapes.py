@@ -81,6 +81,10 @@ class Shape:
         """Return the value of plain data. Raises Unreadable; whatever else a class raises is caught outside."""
         raise NotImplementedError
 
+    def outline(self) -> str:
+        """Say what it is made of, to the depth: two versions of a class with other fields are told apart by it."""
+        return self.name
+
     def coerce(self, value: Any) -> Any:
         """Return `value` as the annotation says it at its surface: 1.0 for 1; anything else as it is."""
         return value
@@ -298,6 +302,9 @@ class ManyShape(Shape):
             self.wire = _TUPLE[item.wire, ...]
         self.kinds = frozenset({"array"})
 
+    def outline(self) -> str:
+        return f"{self.name}[{self.item.outline()}]"
+
     def exact(self, value: Any) -> bool:
         if type(value) is not self.kind:
             return False
@@ -346,6 +353,9 @@ class TupleShape(Shape):
         else:
             self.wire = kind
 
+    def outline(self) -> str:
+        return f"{self.name}{self.names}[{','.join(item.outline() for item in self.items)}]"
+
     def exact(self, value: Any) -> bool:
         if type(value) is not self.kind or len(value) != len(self.items):
             return False
@@ -391,6 +401,9 @@ class DictShape(Shape):
             self.wire = NO_WIRE
         else:
             self.wire = _DICT[key.wire, item.wire]
+
+    def outline(self) -> str:
+        return f"dict[{self.key.outline()},{self.item.outline()}]"
 
     def exact(self, value: Any) -> bool:
         if type(value) is not dict:
@@ -503,6 +516,9 @@ class RecordShape(Shape):
         self.again = again or any(field.shape.again for field in fields)
         self._row_exact = Row([field.shape for field in fields]).exact
 
+    def outline(self) -> str:
+        return f"{self.name}({','.join(f'{field.name}:{field.shape.outline()}' for field in self.fields)})"
+
     def exact(self, value: Any) -> bool:
         return type(value) is self.kind and self._row_exact(self.read(value))
 
@@ -562,6 +578,10 @@ class TypedDictShape(Shape):
         if all(shape.wire is not NO_WIRE for shape in fields.values()):
             self.wire = self.kind
 
+    def outline(self) -> str:
+        fields = sorted(f"{name}:{shape.outline()}" for name, shape in self.fields.items())
+        return f"{self.name}({','.join(fields)}){sorted(self.required)}"
+
     def exact(self, value: Any) -> bool:
         if type(value) is not dict or not self.required <= value.keys():
             return False
@@ -619,6 +639,9 @@ class UnionShape(Shape):
         if all(branch.types is not None for branch in branches):
             self.types = frozenset[type]().union(*(branch.types or () for branch in branches))
         self._by_type = {kind: branch for branch in branches for kind in branch.types or ()}
+
+    def outline(self) -> str:
+        return "|".join(branch.outline() for branch in self.branches)
 
     def exact(self, value: Any) -> bool:
         branch = self._by_type.get(type(value))
@@ -691,6 +714,9 @@ class SecretShape(Shape):
         self.wire = NO_WIRE
         self.shared = inner.shared
         self.again = inner.again
+
+    def outline(self) -> str:
+        return f"Secret[{self.inner.outline()}]"
 
     def exact(self, value: Any) -> bool:
         return False

@@ -47,6 +47,11 @@ _MEMO_TYPES: Final = frozenset({int, str, bool, bytes, UUID, date, type(None)})
 _MEMO_MOST: Final = 20_000
 
 
+def is_atomic(args: tuple[Any, ...]) -> bool:
+    """Say whether raw arguments, with their types, are one call and no other, so that a memo may stand for them."""
+    return _MEMO_TYPES.issuperset(map(type, args))
+
+
 class Unbindable(Exception):
     """A stored payload does not fit the parameters of this program's function; says what is missing or extra."""
 
@@ -236,9 +241,9 @@ class Signature:
         return shortened(",".join(texts))
 
     def _remember(self, args: tuple[Any, ...], text: str) -> None:
-        types = tuple(map(type, args))
-        if not _MEMO_TYPES.issuperset(types):
+        if not is_atomic(args):
             return
+        types = tuple(map(type, args))
         if self._memo_size >= _MEMO_MOST:
             self._memos.clear()
             self._memo_size = 0
