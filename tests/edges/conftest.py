@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,11 +24,5 @@ def shell(folder: Path, url: str) -> Iterator[Shell]:
 
 
 @pytest.fixture
-def line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Line:
-    for name in [name for name in os.environ if name.startswith("SELARAS_")]:
-        monkeypatch.delenv(name)
-    # A command may set it, for the processes it starts; this makes it fall back afterwards.
-    monkeypatch.setenv("SELARAS_URL", "")
-    monkeypatch.chdir(shell.directory)
-    monkeypatch.syspath_prepend(str(shell.directory))
+def line(shell: Shell) -> Line:
     return Line(shell)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import click.testing
 import pytest
@@ -111,21 +116,45 @@ class Shell:
             raise AssertionError(f"selaras {' '.join(args)} did not end:\n{out}\n{err}") from None
         return subprocess.CompletedProcess(args, done.returncode, out, err)
 
-    def enqueue(self, *calls: str) -> None:
-        """Enqueue calls, written as Python beside the shop."""
-        self.python(
-            f"""
-            import asyncio
-            from shop import *
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Be there with this process: what is imported meanwhile is forgotten afterwards."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("SELARAS_")}
+        before, path = Path.cwd(), sys.path[:]
+        os.chdir(self.directory)
+        sys.path.insert(0, str(self.directory))
+        try:
+            with patch.dict(os.environ, {**clean, **self.env}, clear=True):
+                yield
+        finally:
+            os.chdir(before)
+            sys.path[:] = path
+            for module in [name for name, it in sys.modules.items() if _is_in(it, self.directory)]:
+                del sys.modules[module]
 
-            async def main():
+    def enqueue(self, *calls: str, module: str = "shop") -> None:
+        """Enqueue calls, written as Python in the module; with none, make the store."""
+        with self.inside():
+            names = vars(importlib.import_module(module))
+            app = names["app"]
+
+            async def main() -> None:
                 async with app:
-                    for call in [{", ".join(calls)}]:
-                        await call.enqueue()
+                    for call in calls:
+                        await eval(call, names).enqueue()
 
             asyncio.run(main())
-            """
-        )
+
+    def work(self, module: str = "shop") -> None:
+        """Run all that is ready."""
+        with self.inside():
+            app = importlib.import_module(module).app
+
+            async def main() -> None:
+                async with app:
+                    await app.worker(burst=True).run()
+
+            asyncio.run(main())
 
 
 class Line:
@@ -137,11 +166,9 @@ class Line:
     def __call__(self, *args: str, **env: str) -> click.testing.Result:
         from selaras.cli.main import cli
 
-        given = {"SELARAS_APP": "shop:app", **self.shell.env, **env}
-        result = click.testing.CliRunner().invoke(cli, args, env=given, prog_name="selaras")
-        # The next command, or another test's, must import its own.
-        for module in [name for name, it in sys.modules.items() if _is_in(it, self.shell.directory)]:
-            del sys.modules[module]
+        with self.shell.inside():
+            given = {"SELARAS_APP": "shop:app", **env}
+            result = click.testing.CliRunner().invoke(cli, args, env=given, prog_name="selaras")
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

@@ -101,7 +101,7 @@ def test_arguments_are_read_as_the_loaders_types(shell: Shell, line: Line) -> No
             return [repr(x) for x in (a, b, c, d, e, f, g)]
         """,
     )
-    shell.python("import typed, asyncio; asyncio.run(typed.echo.invalidate_all())")
+    shell.enqueue(module="typed")
     some = "00000000-0000-0000-0000-000000000001"
 
     value = line.json(
@@ -124,7 +124,7 @@ def test_a_loader_that_fails_is_told_with_its_own_error(shell: Shell, line: Line
             raise LookupError(f"no row {id}")
         """,
     )
-    shell.python("import failing, asyncio; asyncio.run(failing.gone.invalidate_all())")
+    shell.enqueue(module="failing")
 
     result = line("cache", "get", "gone", "1", SELARAS_APP="failing:app")
 

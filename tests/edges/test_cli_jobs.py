@@ -59,7 +59,7 @@ def test_json_is_strict_and_says_the_same_with_and_without_the_apps_code(shell: 
 @everywhere
 def test_results_with_nan_are_strict_json(shell: Shell, line: Line) -> None:
     shell.enqueue("odd.options(id='o').call(None)")
-    assert shell.selaras("worker", "shop:app", "--burst").returncode == 0
+    shell.work()
 
     job = line.json("jobs", "show", "o")
 
@@ -70,7 +70,7 @@ def test_results_with_nan_are_strict_json(shell: Shell, line: Line) -> None:
 @everywhere
 def test_show_tells_why_a_job_failed_with_its_history_and_traceback(shell: Shell, line: Line) -> None:
     shell.enqueue("reprice.options(id='r').call(42, -1)")
-    shell.selaras("worker", "shop:app", "--burst")
+    shell.work()
 
     text = line("jobs", "show", "r").stdout
 
@@ -111,7 +111,7 @@ def test_show_says_what_a_job_waits_for(shell: Shell, line: Line) -> None:
     assert waits("later")[0].startswith("its time, in 59m")
     assert waits("child") == ["job first (after): ready"]
 
-    shell.selaras("worker", "shop:app", "--burst")
+    shell.work()
     assert waits("child") == ["job first (after): failed; retry it, or cancel this one"]
     assert waits("second") == []
 
@@ -121,7 +121,7 @@ def test_failed_jobs_are_retried_by_id_or_all_of_them(shell: Shell, line: Line) 
     shell.enqueue(
         "reprice.options(id='a').call(1, -1)", "reprice.options(id='b').call(2, -1)", "slow.options(id='c').call(0)"
     )
-    shell.selaras("worker", "shop:app", "--burst")
+    shell.work()
 
     one = line("jobs", "retry", "a")
     assert (one.exit_code, one.stdout) == (0, "a: retried: ready\n")
@@ -158,7 +158,7 @@ def test_purge_asks_or_is_told_and_deletes_for_good(shell: Shell, line: Line) ->
         "send_mail.options(id='b').call(1, 'x')",
         "slow.options(id='c', delay=60).call(0)",
     )
-    shell.selaras("worker", "shop:app", "--burst")
+    shell.work()
 
     unasked = line("jobs", "purge", "--state", "succeeded")
     assert unasked.exit_code == 2
@@ -216,8 +216,8 @@ def test_text_of_errors_cannot_forge_lines_or_colours(shell: Shell, line: Line) 
             raise ValueError("\\x1b[31mred\\nFORGED\\tline")
         """,
     )
-    shell.python("import asyncio, bad; asyncio.run(bad.bad.options(id='b').enqueue())")
-    shell.selaras("worker", "bad:app", "--burst")
+    shell.enqueue("bad.options(id='b').call()", module="bad")
+    shell.work("bad")
 
     listed = line("jobs", SELARAS_APP="bad:app").stdout
     shown = line("jobs", "show", "b", SELARAS_APP="bad:app").stdout

@@ -25,13 +25,13 @@ def test_a_paused_queue_is_not_worked_on_until_it_is_resumed(shell: Shell, line:
 
     assert line("queues", "pause", "default").stdout == "default: paused\n"
     assert line("queues", "pause", "default").stdout == "default: was paused already\n"
-    shell.selaras("worker", "shop:app", "--burst")
+    shell.work()
     assert line.json("jobs", "show", "a")["state"] == "ready"
     assert line.json("queues")[0]["paused"] is True
 
     assert line("queues", "resume", "default").stdout == "default: resumed\n"
     assert line("queues", "resume", "default").stdout == "default: was not paused\n"
-    shell.selaras("worker", "shop:app", "--burst")
+    shell.work()
     assert line.json("jobs", "show", "a")["state"] == "succeeded"
 
 
