@@ -139,7 +139,6 @@ class Roster:
         total = sum(counts.values()) or 1
         self._slots = {mode: Slots(slots[mode], counts[mode] / total) for mode in Mode if counts[mode]}
         self._mixed = len(self._slots) > 1
-        self._by_task: dict[Task[None], Held] = {}
         self.running: set[Held] = set()
         self.waiting = 0
         self.requested = 0  # asked for, or on its way here: room that is taken
@@ -282,7 +281,7 @@ class Roster:
 
     def stop(self, held: Held, why: Stop) -> None:
         """Tell a body to end; the first reason stands. A body that has not begun will not begin."""
-        if held.stop is not None:
+        if held.stop is not None or (held.started_ns and held.task is None):  # told already, or ended
             return
         held.stop = held.run.stopping = why
         held.stopped_ns = held.cancelled_ns = now = self._now()

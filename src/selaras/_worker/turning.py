@@ -137,6 +137,7 @@ class Turner:
 
         self._held: dict[int, Held | Settlement] = {}  # by fence: received and not yet settled
         self._given_up: dict[int, Attempt] = {}  # lost, and no beat has told it yet
+        self._zombies: set[int] = set()  # fences of bodies that go on though they were given up
         self._ended: list[Held | None] = []  # side by side with the pending settlements
         self._pending: list[Settlement] = []
         self._pending_since_ns = 0
@@ -198,6 +199,7 @@ class Turner:
 
     def ended(self, held: Held | None, settlement: Settlement) -> None:
         """Take an end, to be settled with the next turn; that an attempt is lost is told by the next beat."""
+        self._zombies.discard(settlement.fence)
         if settlement.event is JobEvent.LOSE:
             self._give_up(Attempt(settlement.job, settlement.fence))
         elif self._crew.partitions > 1 and self._host.has_effects_elsewhere(settlement, self.index):
@@ -208,6 +210,7 @@ class Turner:
 
     def abandon(self, held: Held) -> None:
         """Give an attempt up as lost while its body goes on (P19); the next beat tells it. From any thread."""
+        self._zombies.add(held.run.claim.fence)
         self._give_up(held.attempt)
 
     def _give_up(self, attempt: Attempt) -> None:
@@ -256,8 +259,8 @@ class Turner:
 
     @property
     def holding(self) -> bool:
-        """Whether attempts were claimed that are not settled, abandoned ones left out."""
-        return bool(self._held)
+        """Whether attempts were claimed that are not settled, or bodies go on that were given up."""
+        return bool(self._held or self._zombies)
 
     @property
     def last_sent(self) -> int:
@@ -268,7 +271,7 @@ class Turner:
 
     async def run(self) -> None:
         """Turn until closed and everything is settled."""
-        while not (self.closing and self.quiet and not self._held):
+        while not (self.closing and self.quiet and not self.holding):
             claims = self._claims_wanted()
             if self._is_worth_a_turn(claims):
                 self._send(claims)

@@ -1,0 +1,179 @@
+"""Housekeeping, the heart by itself, and observers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from random import Random
+
+from tests.clock import SECOND, VirtualClock
+from tests.worker.ground import THREAD, Diary, Ground, TamperedStore, working
+from tests.worker.host import PlainHost, PlainRun, Task, nothing, waits_for
+
+from selaras._contracts.partition import HeartbeatRequest, Instance, Owner, Tended
+from selaras._core.errors import StoreUnavailable
+from selaras._core.events import AttemptAbandoned, Trouble, WorkerEvent
+from selaras._core.jobs.job import NewJob
+from selaras._core.jobs.states import JobState
+from selaras._core.positions import START
+from selaras._core.routing import partition_of
+from selaras._stores.memory import MemoryStore
+from selaras._worker.exits import Exit
+from selaras._worker.heart import Heart
+from selaras._worker.keeper import Keeper
+from selaras._worker.system import SystemClock
+
+
+async def test_an_intent_whose_home_does_not_know_its_attempt_any_more_is_removed() -> None:
+    """P17: and one whose attempt runs is left alone, however long it has stood."""
+    clock = VirtualClock()
+    store = MemoryStore(clock, partitions=2, entropy=Random(1))
+    home, there = store.partitions
+    key = next(f"k{n}" for n in range(100) if partition_of(f"k{n}", 2) == 1)
+    other = next(f"o{n}" for n in range(100) if partition_of(f"o{n}", 2) == 1)
+    await home.enroll(Instance(id="i", lease_us=3_600 * SECOND))
+    granted = await home.open_scope("i", NewJob(id="lives", task="", kind="writing"), START)  # type: ignore[arg-type]
+    await there.plant("i", Owner(0, "lives", granted.fence), [key], START)
+    await there.plant("i", Owner(0, "gone", 1), [other], START)
+    clock.advance(60 * SECOND)
+    keeper = Keeper(store.partitions, PlainHost({}), clock, Random(1), Diary())
+
+    tending = asyncio.get_running_loop().create_task(keeper.tend(there))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    tending.cancel()
+
+    assert len(await there.intents(key)) == 1
+    assert await there.intents(other) == ()
+
+
+async def test_housekeeping_outlives_what_it_meets() -> None:
+    """BR-067."""
+    ground = Ground({"n": Task(nothing)})
+    rounds: list[int] = []
+
+    async def tend(limit: int) -> Tended:
+        rounds.append(limit)
+        match len(rounds):
+            case 1:
+                raise StoreUnavailable("away")
+            case 2:
+                raise ZeroDivisionError("a mistake")
+            case _:
+                return Tended()
+
+    ground.partition.tend = tend  # type: ignore[attr-defined]
+    ground.start()
+
+    await ground.until(lambda: len(rounds) == 3)
+
+    assert any(event.where == "housekeeping" for event in ground.diary.of(Trouble))
+    await ground.stop()
+
+
+async def test_more_housekeeping_is_done_at_once_when_a_round_stopped_at_its_bound() -> None:
+    ground = Ground({"n": Task(nothing)})
+    rounds: list[int] = []
+
+    async def tend(limit: int) -> Tended:
+        rounds.append(limit)
+        return Tended(again=len(rounds) < 5)
+
+    ground.partition.tend = tend  # type: ignore[attr-defined]
+    ground.start()
+
+    await ground.until(lambda: len(rounds) >= 5, 0.8)
+
+    await ground.stop()
+
+
+async def test_a_heart_goes_on_beating_whatever_happens_to_a_beat() -> None:
+    clock = SystemClock()
+    store = TamperedStore(clock)
+    instance = Instance(id="i", lease_us=150_000)
+    await store.partitions[0].enroll(instance)
+    failures: list[Exception] = []
+    problems: list[Exception] = [StoreUnavailable("away"), ZeroDivisionError("a mistake")]
+
+    def fail_twice(request: HeartbeatRequest) -> None:
+        if problems:
+            raise problems.pop(0)
+
+    store.beating = fail_twice
+    heart = Heart(
+        store,
+        clock,
+        instance,
+        enrolled_ns=clock.instant_ns(),
+        on_failure=lambda partition, error: failures.append(error),
+    )
+    before = heart.fresh_until_ns(0)
+    heart.start()
+    async with asyncio.timeout(5):
+        while len(store.beats) < 4:
+            await asyncio.sleep(0.01)
+
+    heart.stop()
+
+    assert [type(error) for error in failures] == [StoreUnavailable, ZeroDivisionError]
+    assert heart.fresh_until_ns(0) > before
+
+
+async def test_a_heart_trusts_nothing_once_the_store_forgot_the_instance() -> None:
+    clock = SystemClock()
+    store = TamperedStore(clock)
+    heard = threading.Event()
+    heart = Heart(
+        store,
+        clock,
+        Instance(id="unknown", lease_us=150_000),
+        enrolled_ns=clock.instant_ns(),
+        on_reply=lambda partition, beat, reply: heard.set(),
+    )
+    heart.start()
+
+    assert await asyncio.to_thread(heard.wait, 5)
+
+    heart.stop()
+    assert heart.fresh_until_ns(0) < clock.instant_ns()
+
+
+async def test_an_observer_that_raises_disturbs_nothing() -> None:
+    class Grumpy:
+        wants_attempts = True
+
+        def heard(self, event: WorkerEvent) -> None:
+            raise ValueError("no")
+
+    ground = Ground({"n": Task(nothing)}, burst=True, observer=Grumpy())
+    await ground.enqueue("n", "a")
+
+    assert await ground.worker.run() is Exit.STOPPED
+
+    assert await ground.state("a") is JobState.SUCCEEDED
+
+
+async def test_a_process_whose_every_thread_is_held_by_what_was_given_up_asks_to_be_replaced() -> None:
+    gate = threading.Event()
+    tasks = {"t": Task(waits_for(gate), THREAD, timeout=0.1)}
+
+    async with working(tasks, threads=2, owns_process=True) as ground:
+        await ground.enqueue("t", "a", "b", max_lost=1)
+        await ground.until(lambda: len(ground.diary.of(AttemptAbandoned)) == 2)
+        gate.set()  # or the worker would end this very process
+
+        assert ground.running
+        assert await ground.running is Exit.RECYCLED
+
+
+async def test_a_thread_that_is_free_again_serves_the_next_body() -> None:
+    def strange(run: PlainRun) -> None:
+        if run.claim.job == "a":
+            raise SystemExit(1)
+
+    ground = Ground({"t": Task(strange, THREAD)}, burst=True, threads=1)
+    await ground.enqueue("t", "a", "b")
+
+    await ground.worker.run()
+
+    assert await ground.state("b") is JobState.SUCCEEDED
