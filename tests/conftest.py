@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.clock import VirtualClock
 from tests.stores import KINDS, make_store
 
 from selaras._contracts.store import Store
 
 _MEMORY = Path("/dev/shm")
+
+# `HYPOTHESIS_PROFILE=dev pytest …` looks for new examples, and longer.
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=100,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("dev", deadline=None, max_examples=500, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ The laws every store keeps (P-numbers: the protocol's rules):
     L7  A fill is accepted only from the exact, unvoided token, while no intent stands, if none of its tags nor its
         family has an event after the token was granted, and not below the key's floor (P11, P12, P13).
     L8  Fences, tokens and stamps come from one counter, `max(last + 1, now)`, with the epoch in its high bits,
-        never reused (P15).
+        never reused (P15). "Now" is the store's time: it does not go back when a wall clock does.
     L9  Turns are numbered by the instance; a repeat returns the same outcomes and claims with fresh news (P16).
     L10 Of a line at most one job runs. Its head is the first by (priority, time of joining) that may run (P21).
     L11 What belongs to another partition goes into the outbox in the same step, and is delivered at least once;

@@ -187,7 +187,8 @@ class Settlement(Struct, frozen=True):
         versions: (key, version) floors that this settle sets (P13); `closes`: (key, microseconds) for which
             fills of a key stay refused, since the write named no version.
         children: jobs enqueued by the body; enqueued by `succeed` only.
-        planted: keys that got an intent of this attempt during its run (P14), in any partition.
+        planted: keys that got an intent of this attempt during its run (P14), in any partition. Those of its home
+            are resolved though they are not named; one that is named and is not there is voided (P9).
         writes: the job's declared keys, repeated so that a refused settle can void them (G4).
         started: False only for a `release` of an attempt whose body never began: its pre-image may return (P10).
     """

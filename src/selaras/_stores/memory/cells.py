@@ -217,6 +217,10 @@ class Cells:
 
     # -- questions
 
+    def keys_of(self, owner: Owner) -> tuple[str, ...]:
+        """Return the keys on which this attempt's intents stand, in order of key."""
+        return tuple(sorted(key for key in self.standing if self._intent(owner, key)))
+
     def intents(self, key: str) -> tuple[Intent, ...]:
         """Return the intents on a key, in order of planting."""
         return tuple(

@@ -59,6 +59,7 @@ class MemoryPartition:
         self._clock = clock
         self._ring = ring
         self._counter = 0
+        self._time_us = 0
         self._lock = RLock()  # the heartbeat comes from a thread of its own
         self._log = Log(entropy)
         self._cells = Cells(index, self._log, self._next)
@@ -460,7 +461,9 @@ class MemoryPartition:
     # -- inside
 
     def _now(self) -> int:
-        return self._clock.wall_us()
+        """Return the store's time, which never goes back (L8)."""
+        self._time_us = max(self._time_us, self._clock.wall_us())
+        return self._time_us
 
     def _next(self) -> int:
         """Return the next fence, token or stamp (P15)."""

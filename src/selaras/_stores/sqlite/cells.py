@@ -52,6 +52,7 @@ _HERE: Final = (
 _TOUCH: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE key = ?"
 _CLEAN: Final = "UPDATE intents SET clean = ? WHERE number = ?"
 _REMOVE: Final = "DELETE FROM intents WHERE number = ?"
+_KEYS_OF: Final = "SELECT key FROM intents WHERE home = ? AND job = ? AND fence = ? ORDER BY key"
 _PASS_ON: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE home = ? AND job = ? AND fence <= ?"
 _LET_STAND: Final = (
     "UPDATE intents SET clean = 0, preimage = NULL, until_us = iif(until_us > 0, until_us, ?4)"
@@ -248,6 +249,10 @@ class Cells:
             (self._index, planted_before_us),
         )
         return tuple(intent_of(row) for row in rows)
+
+    def keys_of(self, owner: Owner) -> list[str]:
+        """Return the keys on which this attempt's intents stand, in order of key."""
+        return [key for (key,) in self._execute(_KEYS_OF, (owner.home, owner.job, owner.fence))]
 
     # -- inside
 

@@ -461,7 +461,7 @@ class Jobs:
         owner = Owner(self.index, row.id, row.fence)
         success = settlement.event is JobEvent.SUCCEED
         puts = {put.key: put for put in settlement.puts}
-        own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted)))
+        own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *self._cells.keys_of(owner))))
         stored: list[tuple[str, int, int]] = []
         self._cells.set_floors(settlement.versions, settlement.closes, now)
         for key in own:

@@ -337,8 +337,12 @@ class Steps:
     def plant(self, instance: str, owner: Owner, keys: Sequence[str], since: Cursor) -> Planted:
         """See `Partition`."""
         now = self._now()
-        if owner.home == self._index and not self._jobs.holds(instance, owner.job, owner.fence):
-            return Planted(self._log.news(since), Refusal.LEASE_LOST)
+        if owner.home == self._index:
+            row = self._jobs.holds(instance, owner.job, owner.fence)
+            if row is None:
+                return Planted(self._log.news(since), Refusal.LEASE_LOST)
+            row.plain = False  # its end touches more than its own row now
+            self._jobs.touch(row)
         if any(self._cells.outlived(owner, key) for key in keys):
             return Planted(self._log.news(since), Refusal.LEASE_LOST)
         for key in keys:
