@@ -1,6 +1,6 @@
 """What the SQLite store costs, in microseconds: enqueue, turn, read, tail.
 
-    python benchmarks/sqlite_turn.py [--backlog 100000] [--path FILE] [--profile]
+python benchmarks/sqlite_turn.py [--backlog 100000] [--path FILE] [--profile]
 """
 
 from __future__ import annotations
