@@ -113,7 +113,7 @@ class Tenure:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do in any partition, as far as is known."""
-        return self.over and not any(turner.hungry for turner in self.turners)
+        return all(turner.idle for turner in self.turners)
 
     def look_at_leases(self, now_ns: int) -> None:
         """Let attempts go whose lease was not renewed in time (P18), and come back when it is."""

@@ -258,6 +258,11 @@ class Turner:
         return not (self._pending or self._in_flight or self._on_the_way or self._given_up)
 
     @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do, as far as is known; bodies that were given up do not count."""
+        return self.quiet and not self._held and not self.hungry
+
+    @property
     def holding(self) -> bool:
         """Whether attempts were claimed that are not settled, or bodies go on that were given up."""
         return bool(self._held or self._zombies)
@@ -411,7 +416,10 @@ class Turner:
                 self._tell_refused(held, settlement)
         # The store answers a turn that it has not done, when a later one came first, with nothing: do it now.
         for held, settlement in list(zip(ended, settlements, strict=True))[len(answers) :]:
-            self._queue(held, settlement)
+            if settlement.fence in self._by_beat:
+                self._by_beat.discard(settlement.fence)
+            else:
+                self._queue(held, settlement)
         return refused
 
     def _tell_refused(self, held: Held | None, settlement: Settlement) -> None:

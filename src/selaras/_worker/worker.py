@@ -385,7 +385,7 @@ class Worker:
     async def _stop_when_done(self, crew: Crew) -> None:
         while True:
             tenure = self._tenures[-1]
-            if tenure.idle and crew.roster.emptied.is_set() and self._keeper.quiet:
+            if tenure.idle and self._keeper.quiet:
                 if crew.partitions == 1 or not await self._host.relay():
                     self.stop("nothing is left to do")
                     return
