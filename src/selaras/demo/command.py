@@ -30,6 +30,10 @@ from selaras.demo.show import Moment, Outcome, Screen, Silent, screen, show_outc
 
 _BATCH: Final = 1_000
 _LOOK_EVERY_S: Final = 0.1
+_LOOK_SHARE: Final = 0.1
+"""Counting 300,000 jobs takes the store a while: looking may take so much of one core, and not more..."""
+_LOOK_MOST_S: Final = 2.0
+"""...but a person wants to see something move."""
 _KILL_EVERY_S: Final = 1.0
 
 # A killed worker's jobs wait for the end of its lease. The default of 15 s suits a fleet; a demo is in a hurry.
@@ -148,7 +152,7 @@ async def _work(module: Any, flights: Sequence[Flight], watch: Watch, shown: Scr
 
 
 class Watch:
-    """Looks at the store several times a second, until all jobs have ended; kills a worker now and then, if it must."""
+    """Looks at the store every now and then until all jobs have ended; kills a worker meanwhile, if it is to."""
 
     def __init__(self, app: Selaras, crew: Crew, total: int, gauges: Path, *, kill: bool) -> None:
         self.failed = 0
@@ -168,7 +172,9 @@ class Watch:
         """
         began = last_kill = time.monotonic()
         while True:
+            looking = time.process_time()
             moment = await self._look(time.monotonic() - began)
+            pause = min(max(_LOOK_EVERY_S, (time.process_time() - looking) / _LOOK_SHARE), _LOOK_MOST_S)
             shown.show(moment)
             if moment.done == self._total:
                 return
@@ -176,7 +182,7 @@ class Watch:
             if self._kill and time.monotonic() - last_kill >= _KILL_EVERY_S:
                 last_kill = time.monotonic()
                 self._crew.kill_one()
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(min(pause, _KILL_EVERY_S) if self._kill else pause)
 
     async def _look(self, seconds: float) -> Moment:
         store = self._app.process().store
