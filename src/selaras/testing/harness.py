@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -12,12 +13,15 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
-from selaras._app.app import Selaras
+from selaras._app.app import BlockingSelaras, Selaras
 from selaras._app.current import CurrentJob
+from selaras._app.declared import TaskSpec
 from selaras._app.middleware import Middleware
+from selaras._app.portal import aio_of, wait_for
 from selaras._app.process import Process
-from selaras._app.resources import Resource
-from selaras._app.task import Task
+from selaras._app.resources import BlockingResource, Resource
+from selaras._app.task import BlockingTask, Task
+from selaras._contracts.host import Mode
 from selaras._contracts.partition import HeartbeatRequest
 from selaras._core.durations import Duration, duration_us
 from selaras._core.errors import ConfigurationError
@@ -48,8 +52,9 @@ class Harness:
         sync: `run` and `advance` for tests that are plain functions.
     """
 
-    def __init__(self, app: Selaras, *, partitions: int, start: datetime | None, seed: int) -> None:
-        self.app = app
+    def __init__(self, app: Selaras | BlockingSelaras, *, partitions: int, start: datetime | None, seed: int) -> None:
+        self.app: Selaras = aio_of(app)
+        self._blocking = isinstance(app, BlockingSelaras)
         self.clock = VirtualClock() if start is None else VirtualClock(start)
         self.errors: list[JobError] = []
         self.sync = SyncHarness(self)
@@ -69,13 +74,10 @@ class Harness:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        process = self._process
-        try:
-            if process is not None:
-                process.users -= 1
-                await process.close()
-        finally:
-            self._undo.close()
+        if self._blocking:
+            # What the program's own calls have opened is open on their loop.
+            await asyncio.to_thread(wait_for, self._the_process().close)
+        await self._leave()
 
     def __enter__(self) -> Self:
         if _loop_runs():
@@ -88,7 +90,15 @@ class Harness:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        asyncio.run(self.__aexit__(kind, error, traceback))
+        wait_for(self._leave)
+
+    async def _leave(self) -> None:
+        process = self._the_process()
+        try:
+            process.users -= 1
+            await process.close()
+        finally:
+            self._undo.close()
 
     def _enter(self) -> None:
         if self._process is not None:
@@ -100,6 +110,7 @@ class Harness:
         self._process.users += 1
         self._undo.enter_context(program.processes.standing_in(self._process))
         self._undo.enter_context(self._listening())
+        self._undo.enter_context(self._here())
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -110,6 +121,18 @@ class Harness:
             yield
         finally:
             program.around_run = before
+
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        """Run bodies of child processes in this one: a child would find neither this store nor this clock."""
+        tasks = [task for task in self.app.registry.tasks.values() if task.mode is Mode.PROCESS]
+        for task in tasks:
+            task.mode = Mode.LOOP if inspect.iscoroutinefunction(task.function) else Mode.THREAD
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.mode = Mode.PROCESS
 
     # -- looking
 
@@ -125,27 +148,29 @@ class Harness:
             if name in (None, job.task) and wanted in (None, job.state)
         ]
 
-    def assert_enqueued(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> SeenJob:
+    def assert_enqueued(self, task: Task[P, R] | BlockingTask[P, R], *args: P.args, **kwargs: P.kwargs) -> SeenJob:
         """Assert that this call was enqueued (it may have run meanwhile); return its job, the latest if there are several.
 
         Arguments are compared after defaults and coercion, so every spelling of a call is the same.
         """
-        wanted = task.spec.bind(args, kwargs)
-        found = [job for job in self.jobs(task) if job.arguments == wanted.named()]
+        spec = _spec_of(task)
+        wanted = spec.bind(args, kwargs)
+        found = [job for job in self.jobs(spec.name) if job.arguments == wanted.named()]
         if not found:
-            raise AssertionError(f"{say_call(task.spec, wanted)} was not enqueued.\n{say_jobs(self.jobs(), task.name)}")
+            raise AssertionError(f"{say_call(spec, wanted)} was not enqueued.\n{say_jobs(self.jobs(), spec.name)}")
         return found[-1]
 
-    def assert_not_enqueued(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
+    def assert_not_enqueued(self, task: Task[P, R] | BlockingTask[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
         """Assert that this call was not enqueued. That no job of a task was: `assert not t.jobs(task)`."""
-        wanted = task.spec.bind(args, kwargs)
-        found = [job for job in self.jobs(task) if job.arguments == wanted.named()]
+        spec = _spec_of(task)
+        wanted = spec.bind(args, kwargs)
+        found = [job for job in self.jobs(spec.name) if job.arguments == wanted.named()]
         if found:
-            raise AssertionError(f"{say_call(task.spec, wanted)} was enqueued.\n{say_jobs(found, task.name)}")
+            raise AssertionError(f"{say_call(spec, wanted)} was enqueued.\n{say_jobs(found, spec.name)}")
 
     # -- acting
 
-    def override(self, resource: Resource[T], fake: T) -> None:
+    def override(self, resource: Resource[T] | BlockingResource[T], fake: T) -> None:
         """Let `await resource()` be `fake` until the harness is left; before anything has opened the real one."""
         process = self._the_process()
         if _loop_runs() and resource.name in process.resources():
@@ -243,28 +268,11 @@ class SyncHarness:
 
     def run(self, *, allow_errors: bool = False, timeout: float = 30.0) -> list[SeenJob]:
         """See `Harness.run`."""
-        return self._complete(lambda: self._harness.run(allow_errors=allow_errors, timeout=timeout))
+        return wait_for(lambda: self._harness.run(allow_errors=allow_errors, timeout=timeout))
 
     def advance(self, by: Duration, *, allow_errors: bool = False, timeout: float = 30.0) -> list[SeenJob]:
         """See `Harness.advance`."""
-        return self._complete(lambda: self._harness.advance(by, allow_errors=allow_errors, timeout=timeout))
-
-    def call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine function of the program to its end: `t.sync.call(lambda: reprice.enqueue(42, 1.1))`."""
-        return self._complete(work)
-
-    def _complete(self, work: Callable[[], Awaitable[T]]) -> T:
-        if _loop_runs():
-            raise ConfigurationError("this test is a coroutine: await the harness's own methods instead of .sync")
-
-        async def main() -> T:
-            try:
-                return await work()
-            finally:
-                # What this loop has opened must be closed on it.
-                await self._harness.app.close()
-
-        return asyncio.run(main())
+        return wait_for(lambda: self._harness.advance(by, allow_errors=allow_errors, timeout=timeout))
 
 
 class _Catcher(Middleware):
@@ -288,11 +296,14 @@ class _Catcher(Middleware):
             raise
 
 
-def harness(app: Selaras, *, partitions: int = 1, start: datetime | None = None, seed: int = 0) -> Harness:
-    """Put an app on a memory store and a virtual clock for the length of a test: `async with harness(app) as t:`.
+def harness(
+    app: Selaras | BlockingSelaras, *, partitions: int = 1, start: datetime | None = None, seed: int = 0
+) -> Harness:
+    """Put an app on a memory store and a virtual clock for the length of a test.
 
-    Everything the program does through the app meanwhile happens there, its jobs run when the test says so, by the
-    code of real workers. Afterwards the app is as it was.
+    `async with harness(app) as t:` in coroutines, `with harness(app) as t:` and `t.sync` in plain functions. Everything
+    the program does through the app meanwhile happens there, its jobs run when the test says so, by the code of real
+    workers (those with `executor="process"` in this process). Afterwards the app is as it was.
 
     Args:
         app: the app, async or blocking.
@@ -301,6 +312,11 @@ def harness(app: Selaras, *, partitions: int = 1, start: datetime | None = None,
         seed: of generated ids and jitter, so that a test repeats itself.
     """
     return Harness(app, partitions=partitions, start=start, seed=seed)
+
+
+def _spec_of(task: Task[P, R] | BlockingTask[P, R]) -> TaskSpec:
+    aio: Task[P, R] = aio_of(task)
+    return aio.spec
 
 
 def _loop_runs() -> bool:
