@@ -85,7 +85,7 @@ def info_of(program: Program, record: JobRecord) -> JobInfo:
 
 def shown_arguments(program: Program, record: JobRecord) -> str | None:
     """Render a job's arguments for people, secrets masked; None if this program can't read them."""
-    spec = program.registry.tasks.get(record.task)
+    spec = program.registry.find_task(record.task)
     if spec is None:
         return None
     try:

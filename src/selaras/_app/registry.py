@@ -32,6 +32,12 @@ class Registry:
             raise ConfigurationError(_twice("family", family.name, known.place, family.place))
         self.families[family.name] = family
 
+    def find_task(self, name: str) -> TaskSpec | None:
+        """Return a declared task, looking into what `include` names if need be."""
+        if name not in self.tasks:
+            self.complete()
+        return self.tasks.get(name)
+
     def queues(self, default: str) -> tuple[str, ...]:
         """Return the queues that a worker of this program serves if it isn't told otherwise: its tasks' own."""
         return tuple(sorted({default, *(task.queue for task in self.tasks.values())}))

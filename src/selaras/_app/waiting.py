@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
+from selaras._app.current import CURRENT
 from selaras._app.lines import held_here
 from selaras._app.process import Process
 from selaras._app.program import Program
@@ -40,6 +41,9 @@ _ARRIVES_S: Final = 5.0
 
 def refuse_deadlock(held: Session | None, id: str) -> None:
     """Raise WouldDeadlock if the caller is in the very scope whose success the job waits for."""
+    current = CURRENT.get()
+    if current is not None and current().id == id:
+        raise WouldDeadlock(f"job {id} waits for itself")
     session = SESSION.get()
     if held is None or session is None:
         return
@@ -158,7 +162,7 @@ def _result_of(program: Program, record: JobRecord) -> Any:
         case JobState.SUCCEEDED:
             if record.result is None:
                 raise ResultExpired(f"job {record.id} succeeded, and its result is no longer kept")
-            spec = program.registry.tasks.get(record.task)
+            spec = program.registry.find_task(record.task)
             codec = spec.result if spec else codec_of(Any)
             try:
                 return codec.decode(record.result)

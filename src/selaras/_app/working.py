@@ -85,6 +85,8 @@ class AppWorker:
             return await self._worker.run()
         finally:
             process.users -= 1
+            if process.users <= 0:
+                await process.close()
 
     def stop(self) -> None:
         """Stop in order: no more claims, what runs may finish within the grace. From any thread."""
