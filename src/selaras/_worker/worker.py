@@ -41,6 +41,7 @@ from selaras._worker.attempts import Held, Roster
 from selaras._worker.company import Company
 from selaras._worker.exits import Exit
 from selaras._worker.keeper import Keeper
+from selaras._worker.loops import calm_collector
 from selaras._worker.processes import Processes
 from selaras._worker.shutdown import LAST_ACT_MOST, Leaving, end_process, give_back_everything
 from selaras._worker.signals import heard_by
@@ -167,6 +168,8 @@ class Worker:
     async def run(self) -> Exit:
         """Work until told to stop. Returns how it ended; of a process it owns it may end that itself instead."""
         self._loop = asyncio.get_running_loop()
+        if self._owns_process:
+            calm_collector()
         with heard_by(self._signalled) if self._owns_process else nullcontext():
             serving = self._loop.create_task(self._serve())
             try:
