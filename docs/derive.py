@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import click
+
 import selaras
 from selaras._app.settings import OPTIONS, Option
 from selaras._contracts import limits
@@ -26,6 +28,7 @@ from selaras._core.durations import format_us
 from selaras._core.jobs import lifecycle, states
 from selaras._core.jobs.lifecycle import FINAL, TRANSITIONS
 from selaras._core.jobs.states import JobEvent, JobState
+from selaras.cli.main import cli
 
 FOLDER = Path(__file__).parent / "reference"
 HEAD = "<!-- Derived from the code by docs/derive.py: change it there, then `make fix`. -->\n\n"
@@ -190,8 +193,25 @@ def _block(text: str) -> str:
     return "\n".join(lines)
 
 
+def commands_page() -> str:
+    """What every command says of itself."""
+    wide = {**cli.context_settings, "max_content_width": 100, "terminal_width": 100}
+    root = click.Context(cli, info_name="selaras", **wide)
+    return "# Commands\n\n" + "\n".join(_helps(root))
+
+
+def _helps(context: click.Context) -> Iterator[str]:
+    yield f"## `{context.command_path}`\n\n```text\n{context.get_help()}\n```\n"
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            assert command is not None
+            yield from _helps(click.Context(command, info_name=name, parent=context))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "api.md": api_page,
+    "commands.md": commands_page,
     "settings.md": settings_page,
     "errors.md": errors_page,
     "lifecycle.md": lifecycle_page,
