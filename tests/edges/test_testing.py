@@ -74,7 +74,7 @@ def elsewhere() -> int:
 @pytest.fixture(autouse=True)
 def some_rows() -> None:
     rows.clear()
-    rows.update({id: 10.0 for id in range(50)})
+    rows.update(dict.fromkeys(range(50), 10.0))
 
 
 @everywhere

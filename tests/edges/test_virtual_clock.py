@@ -111,4 +111,4 @@ def test_a_step_that_is_no_length_of_time_is_refused(step: float | str) -> None:
 
 def test_a_naive_start_is_refused_since_it_names_no_instant() -> None:
     with pytest.raises(ConfigurationError, match="time zone"):
-        VirtualClock(datetime(2026, 1, 1))
+        VirtualClock(datetime(2026, 1, 1))  # noqa: DTZ001 - what is refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -44,22 +44,24 @@ def _check_reference(reference: str, name: str, attribute: str) -> None:
             f"{reference!r} names a file; name its module, from the directory it is in: {module}:{attribute or 'app'}"
         )
     if not all(part.isidentifier() for part in name.split(".")) or (attribute and not attribute.isidentifier()):
-        raise ConfigurationError(f"{reference!r} names no app: write module:attribute, such as shop:app or shop.tasks:app")
+        raise ConfigurationError(
+            f"{reference!r} names no app: write module:attribute, such as shop:app or shop.tasks:app"
+        )
 
 
 @contextmanager
-def _importing(name: str) -> Iterator[None]:
+def _importing(name: str) -> Generator[None]:
     """Turn what an import may do into a sentence: exits, failures, circles."""
     argv = sys.argv
     # A module that reads a command line must not read ours, and would be wrong to read one at all.
     sys.argv = [name]
     try:
         yield
-    except SystemExit as exit:
+    except SystemExit as left:
         raise ConfigurationError(
-            f"module {name!r} called sys.exit({'' if exit.code is None else repr(exit.code)}) during import, {_trail(exit)}: "
+            f"module {name!r} called sys.exit({'' if left.code is None else repr(left.code)}) during import, {_trail(left)}: "
             f"put what runs or reads a command line under `if __name__ == '__main__':`"
-        ) from exit
+        ) from left
     except ConfigurationError:
         raise
     except ImportError as error:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import click
 import msgspec
@@ -43,16 +43,17 @@ def plain(value: object) -> Plain:
             return _plain_float(value)
         case str():
             return str(value)
-        case bytes() | bytearray() | memoryview():
+        case bytes() | bytearray():
             return _plain_bytes(bytes(value))
         case datetime() | date() | time():
             return value.isoformat()
         case timedelta():
             return value.total_seconds()
         case Mapping():
-            return {_key(key): plain(item) for key, item in value.items()}
+            mapping = cast("Mapping[object, object]", value)
+            return {_key(key): plain(item) for key, item in mapping.items()}
         case list() | tuple() | set() | frozenset():
-            return [plain(item) for item in value]
+            return [plain(item) for item in cast("Iterable[object]", value)]
         case _:
             return _plain_record(value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -27,7 +27,9 @@ def arguments_of(job: JobRecord) -> dict[str, Any]:
         found = peek(job.payload)
     except CorruptBytes as error:
         return {"payload": Unreadable(str(error), len(job.payload))}
-    return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {"payload": found}
+    if not isinstance(found, dict):
+        return {"payload": found}
+    return {str(name): value for name, value in cast("dict[object, Any]", found).items()}
 
 
 def result_of(job: JobRecord) -> Any:

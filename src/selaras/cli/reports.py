@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import Counter
 from typing import Final, assert_never
 
 from selaras._core.durations import format_us
@@ -33,6 +35,7 @@ from selaras.cli.output import rough_text, short
 
 _log: Final = logging.getLogger("selaras.worker")
 _REASON_MOST: Final = 300
+_LINES_A_SECOND: Final = 10
 
 # How loudly an attempt's end is told. What is not here goes by the thousand, or is told by another event.
 _ENDS: Final = {
@@ -57,12 +60,14 @@ class Reporter:
 
     def __init__(self, *, every_job: bool) -> None:
         self.wants_attempts = every_job
+        self._meter = _Meter()
 
     def heard(self, event: WorkerEvent) -> None:
         """Tell one event."""
         match event:
             case AttemptEnded():
-                _tell_end(event)
+                if self.wants_attempts or self._meter.lets_through(event):
+                    _tell_end(event)
             case Turned() | Housekept():
                 _tell_round(event)
             case WorkerStarted() | WorkerStopping() | WorkerStopped() | ChildStarted() | ChildDied() | Recycling():
@@ -73,6 +78,29 @@ class Reporter:
                 _tell_body(event)
             case _:
                 assert_never(event)
+
+
+class _Meter:
+    """Lets the first ends of a kind in a second through and counts the rest.
+
+    A task that fails by the thousand must not fill a disk, nor keep the worker busy with writing lines.
+    """
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._counts: Counter[tuple[str, JobEvent]] = Counter()
+
+    def lets_through(self, event: AttemptEnded) -> bool:
+        """Count an end; say what was left out of a second that is over."""
+        second = int(time.monotonic())
+        if second != self._second:
+            for (task, end), count in self._counts.items():
+                if count > _LINES_A_SECOND:
+                    _log.warning("%s: %d more ended with %s within a second", task, count - _LINES_A_SECOND, end.value)
+            self._counts.clear()
+            self._second = second
+        self._counts[event.task, event.event] += 1
+        return self._counts[event.task, event.event] <= _LINES_A_SECOND
 
 
 def _tell_end(event: AttemptEnded) -> None:

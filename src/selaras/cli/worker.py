@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
@@ -16,6 +16,7 @@ from selaras._app.app import Selaras
 from selaras._app.fleet import FLEET_VARIABLE, run_alone, run_fleet
 from selaras._app.settings import OPTIONS, Settings
 from selaras._app.working import WorkerOptions
+from selaras._core.durations import duration_us
 from selaras.cli.durations import duration
 from selaras.cli.exits import Misused
 from selaras.cli.intro import facts, hints, introduction
@@ -120,23 +121,23 @@ def worker(
             f"{app} declares no task, so there is nothing to run; if its tasks are in other modules, name these: "
             f"Selaras(include=['shop.tasks'])"
         )
-    options: dict[str, Any] = {
-        "concurrency": concurrency,
-        "threads": threads,
-        "grace": grace,
-        "lease": lease,
-        "burst": burst,
-        "name": name,
-    }
-    chosen = WorkerOptions(**{key: value for key, value in options.items() if value not in (None, "")})  # type: ignore[typeddict-item]
     reporter = Reporter(every_job=level == "debug")
+    chosen: WorkerOptions = {"burst": burst, "name": name, "observer": reporter, "owns_process": True}
     if queues:
         chosen["queues"] = queues
-    made = program.worker(**chosen, observer=reporter, owns_process=True)
+    if concurrency is not None:
+        chosen["concurrency"] = concurrency
+    if threads is not None:
+        chosen["threads"] = threads
+    if grace is not None:
+        chosen["grace"] = grace
+    if lease is not None:
+        chosen["lease"] = lease
+    made = program.worker(**chosen)
     if not in_fleet:
-        _introduce(program, app, _in_force(program.settings, options), made.queues, fleet, as_json=as_json)
+        _introduce(program, app, _in_force(program.settings, chosen), made.queues, fleet, as_json=as_json)
     if fleet > 1 and not in_fleet:
-        code = run_fleet(_command(app, options, queues, level, as_json=as_json), fleet, reporter)
+        code = run_fleet(_command(app, chosen, level, as_json=as_json), fleet, reporter)
     else:
         code = run_alone(made)
     raise SystemExit(code)
@@ -156,20 +157,25 @@ def _introduce(
         _log.warning("%s", hint)
 
 
-def _in_force(settings: Settings, options: Mapping[str, Any]) -> Settings:
+def _in_force(settings: Settings, chosen: WorkerOptions) -> Settings:
     """The app's settings with what the command line says instead."""
-    given = {name: options[name] for name in ("concurrency", "threads") if options[name]}
-    times = {name: round(options[name] * 1_000_000) for name in ("grace", "lease") if options[name] is not None}
-    if "lease" in times:
-        times["heartbeat"] = min(settings.heartbeat, times["lease"] // 3)
-    return replace(settings, **given, **times)
+    lease = duration_us(chosen["lease"]) if "lease" in chosen else settings.lease
+    return replace(
+        settings,
+        concurrency=chosen.get("concurrency", settings.concurrency),
+        threads=chosen.get("threads", settings.threads),
+        grace=duration_us(chosen["grace"]) if "grace" in chosen else settings.grace,
+        lease=lease,
+        heartbeat=min(settings.heartbeat, lease // 3),
+    )
 
 
-def _command(app: str, options: Mapping[str, Any], queues: Sequence[str], level: str, *, as_json: bool) -> list[str]:
+def _command(app: str, chosen: WorkerOptions, level: str, *, as_json: bool) -> list[str]:
     """Return the command of one process of the fleet: this one, without the fleet."""
-    flags = [f"--{name}={value}" for name, value in options.items() if value not in (None, "", True, False)]
-    flags += [f"--queue={queue}" for queue in queues]
-    flags += ["--burst"] if options["burst"] else []
+    said = {name: chosen.get(name) for name in ("concurrency", "threads", "grace", "lease", "name")}
+    flags = [f"--{name}={value}" for name, value in said.items() if value not in (None, "")]
+    flags += [f"--queue={queue}" for queue in chosen.get("queues", ())]
+    flags += ["--burst"] if chosen.get("burst") else []
     flags += ["--json"] if as_json else []
     warnings = [f"-W{option}" for option in sys.warnoptions]
     return [sys.executable, *warnings, "-m", "selaras", "worker", *flags, f"--log-level={level}", "--", app]

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from random import Random
@@ -113,7 +113,7 @@ class Harness:
         self._undo.enter_context(self._here())
 
     @contextmanager
-    def _listening(self) -> Iterator[None]:
+    def _listening(self) -> Generator[None]:
         program = self.app.program
         before = program.around_run
         program.around_run = (_Catcher(self._ran, self.errors), *before)
@@ -123,7 +123,7 @@ class Harness:
             program.around_run = before
 
     @contextmanager
-    def _here(self) -> Iterator[None]:
+    def _here(self) -> Generator[None]:
         """Run bodies of child processes in this one: a child would find neither this store nor this clock."""
         tasks = [task for task in self.app.registry.tasks.values() if task.mode is Mode.PROCESS]
         for task in tasks:

@@ -1,0 +1,78 @@
+"""What a worker's log says of what happens."""
+
+from __future__ import annotations
+
+import logging
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from selaras._core.events import AttemptEnded, WorkerEvent
+from selaras._core.jobs.states import JobEvent
+from selaras.cli.reports import Reporter
+
+SAMPLES: dict[str, Any] = {
+    "str": "x",
+    "int": 3,
+    "bool": True,
+    "JobEvent": JobEvent.FAIL,
+    "int | None": None,
+    "tuple[str, ...]": ("x",),
+    "tuple[tuple[JobEvent, int], ...]": ((JobEvent.FAIL, 2),),
+}
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with caplog.at_level(logging.DEBUG, "selaras.worker"):
+        yield caplog
+
+
+def ended(event: JobEvent, reason: str = "") -> AttemptEnded:
+    return AttemptEnded(job="j", task="t", queue="q", number=2, event=event, reason=reason, ran_us=1_500)
+
+
+@pytest.mark.parametrize("kind", typing.get_args(WorkerEvent))
+def test_every_event_can_be_told(kind: type[Any], log: pytest.LogCaptureFixture) -> None:
+    event = kind(**{name: SAMPLES[kind.__annotations__[name]] for name in kind.__struct_fields__})
+
+    Reporter(every_job=True).heard(event)
+
+    assert log.records
+    assert all(record.getMessage() for record in log.records)
+
+
+@pytest.mark.parametrize("event", list(JobEvent))
+def test_every_end_can_be_told(event: JobEvent, log: pytest.LogCaptureFixture) -> None:
+    Reporter(every_job=True).heard(ended(event))
+
+    assert "t j" in log.text
+
+
+def test_a_failure_is_one_line_with_its_reason(log: pytest.LogCaptureFixture) -> None:
+    Reporter(every_job=False).heard(ended(JobEvent.FAIL, "ValueError: a\nb\x1b[31m"))
+
+    [record] = log.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage() == "t j failed for good (attempt 2, 1.5ms): ValueError: a\\nb\\x1b[31m"
+
+
+def test_what_fails_by_the_thousand_is_counted_not_told_one_by_one(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    reporter = Reporter(every_job=False)
+
+    for _ in range(1_000):
+        reporter.heard(ended(JobEvent.FAIL))
+    now[0] += 1
+    reporter.heard(ended(JobEvent.FAIL))
+
+    assert [record.getMessage() for record in log.records][-2:] == [
+        "t: 990 more ended with fail within a second",
+        "t j failed for good (attempt 2, 1.5ms)",
+    ]
+    assert len(log.records) == 12
