@@ -75,9 +75,9 @@ def confirmed_goes_back(patch: Patch) -> None:
     patch.setattr(Follower, "heard", mutant)
 
 
-def causal_has_no_lag(patch: Patch) -> None:
+def there_is_no_max_lag(patch: Patch) -> None:
     def since_of(level: Any, *, now_ns: int, max_lag_ns: int) -> int:
-        return -(1 << 62) if level == "causal" else freshness.since_of(level, now_ns=now_ns, max_lag_ns=max_lag_ns)
+        return freshness.since_of(level, now_ns=now_ns, max_lag_ns=1 << 62)
 
     patch.setattr(cache_module, "since_of", since_of)
 
@@ -246,9 +246,9 @@ MUTATIONS = (
     Mutation("P1 at home", the_position_of_the_claim_is_not_used, (rules.test_p1_at_home_the_position_of_the_claim_is_enough,)),
     Mutation("P2 sending", receipt_confirms, (rules.test_p2_a_reply_confirms_the_instant_its_request_was_sent,)),
     Mutation("P2 never back", confirmed_goes_back, (rules.test_p2_confirmed_never_goes_back,)),
-    Mutation("P2 max_lag", causal_has_no_lag, (rules.test_p2_a_process_that_is_cut_off_stops_serving_locally_even_to_a_job,)),
+    Mutation("P2 max_lag", there_is_no_max_lag, (rules.test_p2_a_process_that_is_cut_off_stops_serving_locally_even_to_a_job,)),
     Mutation("P3", settled_values_take_the_replys_tail, (rules.test_p3_a_value_stored_by_a_settle_has_its_own_position_not_the_replys,)),
-    Mutation("P4 floors", answers_leave_no_floor, (rules.test_p4_an_answer_from_the_datastore_is_not_followed_by_an_older_one_from_the_local_tier, rules.test_p4_an_evicted_answer_still_binds_what_is_joined)),
+    Mutation("P4 floors", answers_leave_no_floor, (rules.test_p4_an_answer_from_the_datastore_is_not_followed_by_an_older_one_from_the_local_tier, rules.test_p4_an_evicted_answer_still_binds_what_is_joined, rules.test_p4_what_an_attempt_is_answered_from_its_own_put_binds_what_is_joined)),
     Mutation("P4 order", older_replaces_newer, (rules.test_p4_the_local_tier_does_not_replace_newer_by_older_at_one_position,)),
     Mutation("P5 own", own_effects_are_not_applied, (rules.test_p5_after_an_invalidation_returned_nothing_that_began_before_is_joined,)),
     Mutation("P5 told", ends_told_bind_no_joins, (rules.test_p5_after_a_waiter_was_told_of_an_end_nothing_that_began_before_is_joined,)),

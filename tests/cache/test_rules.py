@@ -107,7 +107,9 @@ async def test_p2_a_process_that_is_cut_off_stops_serving_locally_even_to_a_job(
 
     world.advance(600)
 
-    assert await process.get(session=b) == 1
+    for level in ("causal", 3_600_000_000, None):
+        assert await process.get(fresh=level, session=b) == 1
+    assert await process.get(fresh=3_600_000_000) == 1
 
 
 async def test_p2_confirmed_never_goes_back(world: World) -> None:
@@ -210,7 +212,6 @@ async def test_p4_an_evicted_answer_still_binds_what_is_joined(world: World) -> 
     world.data.rows[42] = 1
     await process.within(a, process.cache.put(slot, 1))
     await process.settle(a)
-    process.cache._joins_ns = 0  # as if another job's end had been told here: only the key's own floor is tested
     assert process.cache.hit(slot) == 1
     process.cache._local.drop(slot.key)  # evicted
 
@@ -220,6 +221,25 @@ async def test_p4_an_evicted_answer_still_binds_what_is_joined(world: World) -> 
 
     assert await r0 == 0
     assert await r1 == 1
+
+
+async def test_p4_what_an_attempt_is_answered_from_its_own_put_binds_what_is_joined(world: World) -> None:
+    process = await world.process("p")
+    slot = world.slot()
+    a = await process.claim("a", writes=[slot])
+    a.started = True
+    held = world.data.hold()
+    r0 = begin(process.get())  # meets the intent, reads 0
+    await held.done.wait()
+    world.data.rows[42] = 1
+    await process.within(a, process.cache.put(slot, 1))
+    assert await process.tier(session=a) == "put"
+
+    r1 = begin(process.get())
+    await world.idle()
+    held.release()
+
+    assert (await r0, await r1) == (0, 1)
 
 
 # -- P5: own effects

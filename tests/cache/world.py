@@ -64,10 +64,11 @@ class Process:
     def __init__(self, world: World, store: Store, name: str) -> None:
         self.world = world
         self.name = name
-        self.store = SlowStore(store)
+        self.store = world.reach(store)
         self.events: list[CacheEvent] = []
         self.cache = Cache(self.store, world.clock, observer=self.events.append, **world.options)
         self._turns: dict[int, int] = {}
+        self._turning = asyncio.Lock()
 
     def partition(self, index: int = 0) -> SlowPartition:
         part: SlowPartition = self.store.partitions[index]
@@ -127,7 +128,13 @@ class Process:
     async def turn(
         self, index: int = 0, *settlements: Settlement, limit: int = 0
     ) -> tuple[tuple[Settled, ...], tuple[Claim, ...], int, int]:
-        """Settle and claim. Returns what the store said, and the instants of sending and receipt."""
+        """Settle and claim, one turn at a time. Returns what the store said, and the instants of sending and receipt."""
+        async with self._turning:
+            return await self._turn(index, settlements, limit)
+
+    async def _turn(
+        self, index: int, settlements: Sequence[Settlement], limit: int
+    ) -> tuple[tuple[Settled, ...], tuple[Claim, ...], int, int]:
         number = self._turns[index] = self._turns.get(index, 0) + 1
         sent = self.world.clock.instant_ns()
         reply = await self.partition(index).turn(
@@ -136,7 +143,7 @@ class Process:
                 number=number,
                 since=self.cursor(index),
                 acked=number - 1,
-                settlements=settlements,
+                settlements=tuple(settlements),
                 queues=("default",) if limit else (),
                 tasks=frozenset({"work"}),
                 limit=limit,
@@ -223,8 +230,11 @@ class Process:
 class World:
     """A store, a datastore, a clock, and one family of cached products."""
 
-    def __init__(self, kind: str, folder: Path, **options: Any) -> None:
+    def __init__(
+        self, kind: str, folder: Path, *, reach: Callable[[Store], SlowStore] = SlowStore, **options: Any
+    ) -> None:
         self.kind = kind
+        self.reach = reach  # how a process reaches its store
         self.options = options
         self.clock = VirtualClock()
         self._folder = folder

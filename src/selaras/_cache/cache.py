@@ -172,7 +172,6 @@ class Cache:
                 tags=put.tags,
                 expires_in_us=put.expires_in_us,
             )
-        self._joins_ns = self.instant()
 
     def learned(
         self,
@@ -348,6 +347,7 @@ class Cache:
         pending = writer.puts.get(slot.key)
         if pending is not None:
             slot.family.counts.own += 1
+            self._local.lift(slot.key, self.instant())
             value = pending.value if slot.family.codec.shared else slot.family.codec.decode(pending.put.value)
             return Reading(value, "put", why="this attempt put it")
         preimage = writer.preimage_of(slot.key)
@@ -355,6 +355,7 @@ class Cache:
             value = self._preimage(slot, preimage, writer)
             if value is not MISSING:
                 slot.family.counts.preimages += 1
+                self._local.lift(slot.key, self.instant())
                 age_us = (self.instant() - writer.since_ns) // 1_000
                 return Reading(
                     value, "preimage", age_us, writer.position, "its intent replaced it, and its body has not begun"
@@ -389,7 +390,7 @@ class Cache:
     # -- the local tier
 
     def _need(self, family: Family, fresh: Level | None, session: Session | None) -> Need:
-        level = fresh if fresh is not None else family.level if session is None else "causal"
+        level = family.level if fresh is None else fresh
         now = self.instant() if level == "strict" else self._now_ns()
         since = since_of(level, now_ns=now, max_lag_ns=self._max_lag_ns)
         if session is None:
