@@ -131,6 +131,25 @@ async def test_a_store_that_is_away_is_asked_until_it_is_back() -> None:
         await ground.until_state("b", JobState.SUCCEEDED)
 
 
+async def test_a_turn_that_is_never_answered_is_asked_again() -> None:
+    """A half-open connection: no error, no answer."""
+    async with working({"n": Task(nothing)}, lease_us=300_000, heartbeat_us=100_000) as ground:
+        hung: list[int] = []
+
+        async def hang_once(request: TurnRequest, turn: Turning) -> TurnReply:
+            if request.limit and not hung:
+                hung.append(request.number)
+                await asyncio.Event().wait()
+            return await turn(request)
+
+        ground.partition.turning = hang_once
+        await ground.enqueue("n", "a")
+
+        await ground.until_state("a", JobState.SUCCEEDED)
+
+        assert [turn.number for turn in ground.partition.turns].count(hung[0]) == 2
+
+
 async def test_a_mistake_of_the_store_does_not_end_the_worker() -> None:
     async with working({"n": Task(nothing)}) as ground:
         failed: list[int] = []

@@ -44,11 +44,11 @@ class Home(Protocol):
     index: int
     fresh_until_ns: int
 
-    def ended(self, attempt: Held, settlement: Settlement) -> None:
+    def ended(self, held: Held | None, settlement: Settlement) -> None:
         """Take an end, to be settled with the next turn."""
         ...
 
-    def abandon(self, attempt: Held) -> None:
+    def abandon(self, held: Held) -> None:
         """Give an attempt up as lost while its body goes on (P19)."""
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -20,7 +20,7 @@ STOPPING: Final[tuple[signal.Signals, ...]] = tuple(
 
 
 @contextmanager
-def heard_by(on_signal: Callable[[str], None]) -> Iterator[None]:
+def heard_by(on_signal: Callable[[str], None]) -> Generator[None, None, None]:
     """Call `on_signal` with the name of each stopping signal while the block runs.
 
     It is called in the main thread, between any two of its steps: it should do no more than pass the word on.

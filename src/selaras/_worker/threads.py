@@ -8,9 +8,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Final
-
-_CLOSE: Final = None
+from typing import Any
 
 
 class _Call:
@@ -69,11 +67,11 @@ class Threads:
     def close(self) -> None:
         """Let idle threads end; one in a body ends after it."""
         for _ in self._threads:
-            self._calls.put(_CLOSE)
+            self._calls.put(None)
 
 
 def _work(calls: SimpleQueue[_Call | None], loop: AbstractEventLoop) -> None:
-    while (call := calls.get()) is not _CLOSE:
+    while (call := calls.get()) is not None:  # None: the pool is closed
         result: Any = None
         problem: BaseException | None = None
         try:

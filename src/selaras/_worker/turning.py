@@ -19,6 +19,7 @@ milliseconds' worth of bodies have ended. So a lone job is settled at once, and 
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import Event
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -339,7 +340,11 @@ class Turner:
         while True:
             sent_ns = self._now()
             try:
-                reply = await self._partition.turn(request)
+                async with asyncio.timeout(self._crew.lease_ns / 1e9):
+                    reply = await self._partition.turn(request)
+            except TimeoutError:  # a connection that is dead and does not say so; or a body blocked this loop
+                if tries:
+                    self._is_away(request.number, StoreUnavailable("no turn was answered for as long as the lease"))
             except StoreUnavailable as error:
                 self._is_away(request.number, error)
             except Exception as error:  # noqa: BLE001 - a store's mistake must not end the worker
@@ -489,19 +494,21 @@ class Turner:
             last_turn=last_turn,
             held=tuple(each.attempt if isinstance(each, Held) else Attempt(each.job, each.fence) for each in held),
             abandoned=tuple(self._given_up.values()),
-            settlements=self._overdue() if self._away_ns else (),
+            settlements=self._overdue(),
         )
 
     def _overdue(self) -> tuple[Settlement, ...]:
         """Return settlements that turns could not deliver for longer than a lease (P19)."""
         long_ago = self._now() - self._crew.lease_ns
+        if not (self._in_flight or self._pending):
+            return ()
         late = [
             each
             for sent in tuple(self._in_flight.values())
             if sent.at_ns <= long_ago
             for each in sent.request.settlements
         ]
-        if self._pending_since_ns <= long_ago:
+        if self._pending and self._pending_since_ns <= long_ago:
             late += self._pending
         return tuple(late[:BEAT_SETTLES_MOST])
 

@@ -100,5 +100,5 @@ class Watch:
             self._on_blocked(held)
 
     def _stack(self) -> str:
-        frame = sys._current_frames().get(self._loop_thread or 0)  # noqa: SLF001 - the only way to see another thread
+        frame = sys._current_frames().get(self._loop_thread or 0)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the only way to see another thread
         return "".join(traceback.format_stack(frame)[-STACK_MOST:]) if frame else ""
