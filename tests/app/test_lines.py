@@ -136,8 +136,7 @@ async def test_a_lock_stands_in_the_same_line_as_jobs(app: Selaras) -> None:
         async with app.lock("mail:7") as lock:
             assert lock.fence > 0
             job = await send.enqueue(7)
-            with pytest.raises(TimeoutError):
-                await job.result(timeout=0.2)
+            await asyncio.sleep(0.2)
             assert (await job.info()).state in (JobState.HELD, JobState.READY)
         assert await job.result(timeout=10) == "sent"
 
