@@ -60,7 +60,7 @@ async def _drain(count: int) -> Numbers:
     watch = Stopwatch()
     async with asyncio.TaskGroup() as group:
         memory = group.create_task(_watch_memory(count))
-        await app.worker(burst=True, observer=watch).run()
+        await app.worker(burst=True, observer=watch, owns_process=True).run()
         memory.cancel()
     assert watch.ended == count
     seconds = watch.last - watch.first
