@@ -106,7 +106,7 @@ def test_show_says_what_a_job_waits_for(shell: Shell, line: Line) -> None:
         found: list[str] = line.json("jobs", "show", id)["waits_for"]
         return found
 
-    assert waits("first") == ["a worker: none serves queue 'default'; start one: selaras worker APP -q default"]
+    assert waits("first") == ["a worker: none serves queue 'default'; start one: selaras worker shop:app -q default"]
     assert waits("second") == ["its turn in line product:42, held by job first (reprice)"]
     assert waits("later")[0].startswith("its time, in 59m")
     assert waits("child") == ["job first (after): ready"]

@@ -16,7 +16,7 @@ def test_queues_are_summed_over_partitions_and_one_without_a_worker_is_told(shel
     assert queues["default"]["counts"]["scheduled"] == 1
     assert queues["mail"]["counts"]["ready"] == 1
     assert queues["mail"]["workers"] == 0
-    assert "default: 6 unfinished jobs and no worker; start one: selaras worker APP -q default" in text.stderr
+    assert "default: 6 unfinished jobs and no worker; start one: selaras worker shop:app -q default" in text.stderr
 
 
 @everywhere

@@ -92,7 +92,7 @@ async def invalidate(
         await target.app.tag(tag, *words).invalidate()
         said = {"tag": name}
     elif family is not None:
-        if target.coded:
+        if target.reference:
             family_of(target, family)
         await target.app.process().cache.invalidate(families=[family])
         said = {"family": family}
@@ -180,7 +180,7 @@ def family_of(target: Target, name: str) -> FamilySpec:
     Raises:
         Misused: there is no such family, or no app.
     """
-    if not target.coded:
+    if not target.reference:
         raise Misused(
             f"what {name!r} is, only the app knows: name it with --app, or the value by --key, all of them by --family"
         )

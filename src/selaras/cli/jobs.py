@@ -99,7 +99,7 @@ async def show(target: Target, id: str, as_json: bool) -> None:
     if found is None:
         raise _unknown(target, id)
     job = found.job
-    waits = await waits_for(target.store, found, target.now_us)
+    waits = await waits_for(target, found)
     if as_json:
         print_json(_details(job, waits))
         return

@@ -168,16 +168,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
 
 
 def _draw(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    # A terminal is narrow: what says nothing in any row is left out.
+    shown = [at for at in range(len(columns)) if not at or any(line[at] not in ("", "0") for line in lines)]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, no_wrap=True, overflow="ellipsis", ratio=None if number else 0)
+    for at in shown:
+        wide = max(cell_len(text) for text in (columns[at], *(line[at] for line in lines)))
+        # The last column gives way; the others are for copying.
+        table.add_column(columns[at], no_wrap=True, min_width=None if at == shown[-1] else wide, overflow="ellipsis")
     for line in lines:
         # Text, never markup: an id may hold "[red]".
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in line))
+        table.add_row(*(Text(line[at], style=_STYLES.get(line[at], "")) for at in shown))
     Console(highlight=False).print(table)
 
 

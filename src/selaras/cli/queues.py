@@ -43,7 +43,7 @@ async def list_(target: Target, as_json: bool) -> None:
     columns = ("QUEUE", *(state.value.upper() for state in _SHOWN), "WORKERS", "OLDEST", "NOTE")
     print_table(columns, [_row(queue, target.now_us) for queue in stats], empty=f"no queues in {target.store.url}")
     for queue in stats:
-        hint = _hint(queue)
+        hint = _hint(target, queue)
         if hint:
             click.echo(f"{one_line(queue.name)}: {hint}", err=True)
 
@@ -102,10 +102,10 @@ def _notes(queue: QueueStats) -> list[str]:
     return notes
 
 
-def _hint(queue: QueueStats) -> str:
+def _hint(target: Target, queue: QueueStats) -> str:
     waiting = sum(queue.counts.get(state.value, 0) for state in _UNFINISHED)
     if not queue.workers and waiting:
-        return f"{waiting:,} unfinished jobs and no worker; start one: selaras worker APP -q {queue.name}"
+        return f"{waiting:,} unfinished jobs and no worker; start one: {target.start_line(queue.name)}"
     return ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import shlex
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +35,17 @@ class Target:
 
     Attributes:
         app: of a bare URL it has no tasks and families: payloads are shown as they are encoded.
-        coded: the app is a program's own, with its tasks and families.
+        reference: what the command line called the app; "" for a bare URL.
         now_us: the time by which ages are told.
     """
 
     app: Selaras
-    coded: bool
+    reference: str
     now_us: int
+
+    def start_line(self, queue: str) -> str:
+        """Return the command that starts a worker for a queue."""
+        return f"selaras worker {self.reference or 'APP'} -q {shlex.quote(queue)}"
 
     @property
     def store(self) -> Store:
@@ -73,14 +78,14 @@ def on_store(
     def run(*args: Any, reference: str | None, url: str | None, **options: Any) -> None:
         app = app_for(reference, url)
         check_it_exists(app)
-        asyncio.run(_on(app, bool(reference), lambda target: command(target, *args, **options)))
+        asyncio.run(_on(app, reference or "", lambda target: command(target, *args, **options)))
 
     return _app_option(_url_option(run))
 
 
-async def _on(app: Selaras, coded: bool, command: Callable[[Target], Coroutine[Any, Any, None]]) -> None:
+async def _on(app: Selaras, reference: str, command: Callable[[Target], Coroutine[Any, Any, None]]) -> None:
     async with app:
-        await command(Target(app, coded, app.process().clock.wall_us()))
+        await command(Target(app, reference, app.process().clock.wall_us()))
 
 
 def app_for(reference: str | None, url: str | None) -> Selaras:

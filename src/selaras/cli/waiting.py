@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
+
 from selaras._app.survey import Found, find_job, line_holder, queue_stats
 from selaras._contracts.store import Store
 from selaras._core.jobs.job import JobRecord, Parent
 from selaras._core.jobs.states import JobState
 from selaras.cli.output import one_line, rough_text
+from selaras.cli.target import Target
 
 
-async def waits_for(store: Store, found: Found, now_us: int) -> list[str]:
+async def waits_for(target: Target, found: Found) -> list[str]:
     """Return what the job waits for, one sentence each; nothing, if it runs or has ended."""
-    job = found.job
+    store, job, now_us = target.store, found.job, target.now_us
     match job.state:
         case JobState.BLOCKED:
             return [await _parent(store, parent, job) for parent in job.parents] or ["the scope that made it"]
@@ -20,7 +23,7 @@ async def waits_for(store: Store, found: Found, now_us: int) -> list[str]:
         case JobState.HELD:
             return [await _line(found)]
         case JobState.READY | JobState.SCHEDULED:
-            return await _worker(store, job, now_us)
+            return await _worker(target, job)
         case _:
             return []
 
@@ -38,12 +41,12 @@ async def _line(found: Found) -> str:
     return f"its turn in line {one_line(found.job.line)}{who}"
 
 
-async def _worker(store: Store, job: JobRecord, now_us: int) -> list[str]:
-    queue = next((queue for queue in await queue_stats(store) if queue.name == job.queue), None)
+async def _worker(target: Target, job: JobRecord) -> list[str]:
+    queue = next((queue for queue in await queue_stats(target.store) if queue.name == job.queue), None)
     if queue is None or not queue.workers:
-        return [f"a worker: none serves queue {job.queue!r}; start one: selaras worker APP -q {job.queue}"]
+        return [f"a worker: none serves queue {job.queue!r}; start one: {target.start_line(job.queue)}"]
     if queue.paused:
-        return [f"queue {job.queue!r} to be resumed: selaras queues resume {job.queue}"]
+        return [f"queue {job.queue!r} to be resumed: selaras queues resume {shlex.quote(job.queue)}"]
     if job.strayed_us:
-        return [f"a worker that knows task {job.task!r}: none has for {rough_text(now_us - job.strayed_us)}"]
+        return [f"a worker that knows task {job.task!r}: none has for {rough_text(target.now_us - job.strayed_us)}"]
     return ["a free worker"]
