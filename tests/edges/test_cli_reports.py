@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from selaras._core.events import AttemptEnded, WorkerEvent
+from selaras._core.events import AttemptEnded, LoopLagged, WorkerEvent
 from selaras._core.jobs.states import JobEvent
 from selaras.cli.reports import Reporter
 
@@ -76,3 +76,11 @@ def test_what_fails_by_the_thousand_is_counted_not_told_one_by_one(
         "t j failed for good (attempt 2, 1.5ms)",
     ]
     assert len(log.records) == 12
+
+
+def test_a_blocked_loop_is_told_with_the_line_that_blocks_it(log: pytest.LogCaptureFixture) -> None:
+    stack = '  File "run.py", line 1, in run\n    go()\n  File "shop.py", line 12, in reprice\n    time.sleep(5)\n'
+
+    Reporter(every_job=False).heard(LoopLagged(lag_us=2_500_000, job="j", task="reprice", stack=stack))
+
+    assert log.records[0].getMessage() == "the loop is blocked by reprice j for 2s, at shop.py:12 in reprice"

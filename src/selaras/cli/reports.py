@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter
 from typing import Final, assert_never
@@ -36,6 +37,7 @@ from selaras.cli.output import rough_text, short
 _log: Final = logging.getLogger("selaras.worker")
 _REASON_MOST: Final = 300
 _LINES_A_SECOND: Final = 10
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 # How loudly an attempt's end is told. What is not here goes by the thousand, or is told by another event.
 _ENDS: Final = {
@@ -115,7 +117,7 @@ def _tell_end(event: AttemptEnded) -> None:
         event.job,
         said,
         event.number,
-        format_us(event.ran_us),
+        _took(event.ran_us),
         reason,
         extra={"task": event.task, "job": event.job, "queue": event.queue, "attempt": event.number},
     )
@@ -129,7 +131,7 @@ def _tell_round(event: Turned | Housekept) -> None:
                 event.claimed,
                 sum(count for _, count in event.ended),
                 event.events,
-                format_us(event.took_us),
+                _took(event.took_us),
             )
         case Housekept():
             if event.lost:
@@ -207,9 +209,20 @@ def _tell_body(event: AttemptStopped | AttemptAbandoned | LoopLagged | BodyDied)
             )
         case LoopLagged():
             who = f" by {event.task} {event.job}" if event.job else ""
-            _log.warning("the loop is blocked%s for %s\n%s", who, rough_text(event.lag_us), event.stack.rstrip())
+            _log.warning("the loop is blocked%s for %s%s", who, rough_text(event.lag_us), _innermost(event.stack))
         case BodyDied():
             code = "could not be started" if event.code is None else f"died with {event.code}"
             _log.error("child process %d %s", event.pid, code)
         case _:
             assert_never(event)
+
+
+def _innermost(stack: str) -> str:
+    """Return where a stack's innermost call is: `, at shop.py:12 in reprice`."""
+    found = _FRAME.findall(stack)
+    return ", at {}:{} in {}".format(*found[-1]) if found else ""
+
+
+def _took(us: int) -> str:
+    """Say a length of time as exactly as it matters."""
+    return format_us(us // 10_000 * 10_000) if us >= 1_000_000 else format_us(us // 10 * 10)
