@@ -243,3 +243,31 @@ async def test_a_task_called_inside_a_job_that_writes_the_same_key_does_not_wait
     async with asyncio.timeout(20):
         await work(app)
     assert await job.result(timeout=10) == 12
+
+
+async def test_a_task_called_directly_knows_its_fence(app: Selaras) -> None:
+    @app.cached
+    async def price(id: int) -> int:
+        return id
+
+    @app.task(writes=price)
+    async def one(id: int) -> tuple[int, int]:
+        return current_job().attempt, current_job().fence
+
+    attempt, fence = await one(1)
+    assert attempt == 1
+    assert 0 < fence < (await one(1))[1]
+
+
+async def test_a_job_that_waits_for_itself_is_told(app: Selaras) -> None:
+    @app.task(retries=0)
+    async def itself() -> str:
+        try:
+            await app.job(current_job().id).result()
+        except WouldDeadlock as error:
+            return str(error)
+        return "waited"
+
+    job = await itself.enqueue()
+    await work(app)
+    assert "itself" in await job.result(timeout=10)

@@ -6,6 +6,7 @@ import asyncio
 from random import Random
 
 import pytest
+from msgspec import Struct
 from tests.app.work import work, working
 from tests.clock import VirtualClock
 
@@ -126,3 +127,29 @@ def test_it_rests_longer_and_longer_and_is_a_dead_letter_after_an_hour(clock: Vi
     assert isinstance(settlement, Settlement)
     assert "unroutable" in settlement.reason
     assert "'another'" in settlement.reason
+
+
+async def test_a_value_whose_type_refuses_it_is_a_failure_of_its_job(app: Selaras) -> None:
+    class Strict(Struct, frozen=True):
+        x: int
+
+        def __post_init__(self) -> None:
+            if strict:
+                raise RuntimeError("no more of these")
+
+    strict = False
+
+    @app.task(retries=1)
+    async def take(value: Strict) -> None: ...
+
+    @app.task
+    async def one() -> int:
+        return 1
+
+    job, good = await take.enqueue(Strict(1)), await one.enqueue()
+    strict = True
+    await work(app)
+
+    assert await good.result(timeout=10) == 1
+    with pytest.raises(JobFailed, match="no more of these"):
+        await job.result(timeout=10)

@@ -7,6 +7,7 @@ import inspect
 from contextlib import AsyncExitStack
 from typing import Any
 
+from selaras._app.current import CURRENT, CurrentJob
 from selaras._app.declared import TaskSpec
 from selaras._app.lines import Lock
 from selaras._app.program import Program
@@ -23,19 +24,28 @@ async def run_here(program: Program, spec: TaskSpec, arguments: Arguments) -> An
     named = arguments.named()
     written = [plan.slot(named, partitions) for plan in (*spec.writes, *spec.serves)]
     async with AsyncExitStack() as stack:
+        fence = 0
         if spec.line is not None:
-            await stack.enter_async_context(Lock(program, spec.line.line(named, partitions)))
+            lock = await stack.enter_async_context(Lock(program, spec.line.line(named, partitions)))
+            fence = lock.fence
         session = SESSION.get()
         if written and not (session and all(session.writes(slot.key) for slot in written)):
-            await stack.enter_async_context(Writing(program, written))
+            writing = await stack.enter_async_context(Writing(program, written))
+            fence = fence or writing.fence
         opened = Opened()
         stack.push_async_callback(opened.close)
-        token = JOB.set(lambda: opened)
+        current = CurrentJob(process.new_id(), spec.name, spec.queue, 1, fence, None, _drop)
+        tokens = JOB.set(lambda: opened), CURRENT.set(lambda: current)
         try:
             reads = await _read(program, spec, named)
             return await call_body(spec, arguments, reads)
         finally:
-            JOB.reset(token)
+            JOB.reset(tokens[0])
+            CURRENT.reset(tokens[1])
+
+
+def _drop(_progress: bytes) -> None:
+    """Nobody looks at the progress of what runs here."""
 
 
 async def _read(program: Program, spec: TaskSpec, named: dict[str, Any]) -> dict[str, Any]:

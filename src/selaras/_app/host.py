@@ -24,7 +24,7 @@ from selaras._core.codec import CorruptBytes
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import Claim, Settled, Settlement
 from selaras._core.jobs.lifecycle import FINAL
-from selaras._core.jobs.outcome import End, Failed, Misfit, Unreadable, settlement_of
+from selaras._core.jobs.outcome import End, Failed, Misfit, Raised, Unreadable, settlement_of
 from selaras._core.jobs.retry import Policy
 from selaras._core.positions import Cursor, News
 from selaras._core.routing import partition_of
@@ -93,6 +93,23 @@ class AppHost:
             return self._misfit(claim, f"the arguments do not fit task {claim.task!r} as this worker knows it: {error}")
         except ValueError as error:
             return settlement_of(claim, Unreadable(str(error)), spec.policy, self._process.entropy)
+        except Exception as error:  # noqa: BLE001 - types of the program's own are made here, and may raise anything
+            return settlement_of(claim, Raised(error), spec.policy, self._process.entropy)
+        try:
+            return self._run_of(spec, claim, partition, received_ns, arguments, meta, instance)
+        except Exception as error:  # noqa: BLE001 - keys are made of the program's own values
+            return settlement_of(claim, Raised(error), spec.policy, self._process.entropy)
+
+    def _run_of(
+        self,
+        spec: TaskSpec,
+        claim: Claim,
+        partition: int,
+        received_ns: int,
+        arguments: Arguments,
+        meta: Meta,
+        instance: str | None,
+    ) -> AttemptRun:
         session = Session(
             SessionKind.JOB,
             received_ns,
@@ -169,7 +186,7 @@ class AppHost:
 
     def settled(self, run: Run | None, settlement: Settlement, settled: Settled, partition: int) -> None:
         """See `Host`."""
-        if run is not None and _is_ours(run) and (settlement.puts or settlement.writes or settlement.planted):
+        if run is not None and _is_ours(run) and (run.session.own or run.session.serves):
             self._cache.settled(run.session, settled, partition=partition, sent_ns=self._sent_ns[partition])
         for child in settled.children:
             if child.refusal is not None:

@@ -38,5 +38,5 @@ def decode_meta(data: bytes) -> Meta:
         return NO_META
     try:
         return _DECODER.decode(data)
-    except UnicodeDecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(str(error)) from error

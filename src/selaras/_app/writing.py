@@ -38,6 +38,11 @@ class Writing:
         self._holder: Holder | None = None
 
     @property
+    def fence(self) -> int:
+        """Grows with every scope and claim of its partition; for the datastore's own `where fence <= :fence`."""
+        return self._session.owner.fence if self._session is not None and self._session.owner is not None else 0
+
+    @property
     def sync(self) -> BlockingWriting:
         """The twin of which every call blocks."""
         return BlockingWriting(self)
