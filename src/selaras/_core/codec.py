@@ -86,12 +86,11 @@ class Codec:
         Raises:
             NotEncodable: naming the path of what would not come back, or the limit `most` of bytes.
         """
-        if self._carried and self._exact(value):
-            try:
-                data = self._mark + _ENCODE(value)
-            except (OverflowError, UnicodeEncodeError):
-                data = self._tagged(value, path)
-        else:
+        try:
+            carried = self._carried and self._exact(value)
+            data = self._mark + _ENCODE(value) if carried else self._tagged(value, path)
+        except (OverflowError, UnicodeEncodeError, AttributeError):
+            # Beyond 64 bits, a lone surrogate, a field that was deleted: rare enough to be found out by trying.
             data = self._tagged(value, path)
         if len(data) > most:
             raise too_large(path, len(data), most)
