@@ -133,6 +133,28 @@ def test_names_of_both_faces_are_the_same() -> None:
     assert all(getattr(blocking, name) for name in blocking.__all__)
 
 
+INSIDE = {
+    "Selaras": {"lifespan", "origin", "process", "program"},
+    "Cached": {"at_hand"},
+    "Key": {"slot"},
+    "Task": {"follow"},
+    "Prepared": {"follow"},
+    "Call": {"arguments", "before", "options", "program", "spec"},
+    "Job": {"held", "home", "program"},
+}
+"""What an object for coroutines has beside its public face, or (`lifespan`) for coroutines alone."""
+
+
+@pytest.mark.parametrize(
+    "name", ["Selaras", "Cached", "Key", "Writing", "Task", "Prepared", "Call", "Job", "Tag", "Lock", "Resource"]
+)
+def test_twins_can_do_the_same(name: str) -> None:
+    for_loops = {one for one in dir(getattr(selaras, name)) if not one.startswith("_")}
+    here = {one for one in dir(getattr(blocking, name)) if not one.startswith("_")}
+
+    assert for_loops - here - {"sync"} == INSIDE.get(name, set())
+
+
 def test_keys_tags_many_and_chains(shop: Shop) -> None:
     app, product, echo = shop.app, shop.product, shop.echo
     key = product.key(5)

@@ -150,6 +150,11 @@ class BlockingWriting:
     def __init__(self, aio: Writing) -> None:
         self.aio = aio
 
+    @property
+    def fence(self) -> int:
+        """As of `selaras.Writing`."""
+        return self.aio.fence
+
     def __enter__(self) -> Self:
         wait_for(self.aio.__aenter__, keep=True)
         return self
