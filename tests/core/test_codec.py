@@ -495,6 +495,25 @@ def test_an_instance_without_all_of_its_fields_is_refused() -> None:
     assert "without all of its fields" in refusal(Half, half)
 
 
+def test_whatever_a_class_raises_while_it_is_stored_or_read_is_told_as_one_of_two_errors() -> None:
+    raising = False
+
+    class Moody(msgspec.Struct):
+        x: int
+
+        def __post_init__(self) -> None:
+            if raising:
+                raise RuntimeError("not today")
+
+    moody = Moody(1)
+    stored = codec_of(Moody).encode(moody)
+    raising = True
+
+    assert "RuntimeError: not today" in refusal(Moody, moody)
+    with pytest.raises(CorruptBytes, match="not today"):
+        codec_of(Moody).decode(stored)
+
+
 def test_records_of_every_build_come_back() -> None:
     @dataclasses.dataclass(slots=True, kw_only=True)
     class Slotted:

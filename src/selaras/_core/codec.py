@@ -38,7 +38,7 @@ Secret: TypeAlias = Annotated[T, SecretMark()]
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 UNREADABLE: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
-"""What reading bytes that nobody here wrote may raise, through constructors of users' classes included."""
+"""What reading bytes that nobody here wrote may raise."""
 
 
 class CorruptBytes(ValueError):
@@ -107,7 +107,7 @@ class Codec:
             return self.shape.lift(plain_of(data))
         except CorruptBytes:
             raise
-        except UNREADABLE as error:
+        except Exception as error:  # a class of the user's own is made here, and may raise anything
             raise CorruptBytes(f"not the bytes of {self.shape.name}: {error}") from error
 
     def _tagged(self, value: Any, path: str) -> bytes:
@@ -164,8 +164,10 @@ def lowered_of(shape: Shape, value: Any) -> Any:
         if not shape.again:
             return lowered
         again = shape.lower(shape.lift(lowered), 0)
-    except (Unreadable, RecursionError) as error:
-        raise Refused(f"would not come back: {error}") from None
+    except Refused:
+        raise
+    except Exception as error:  # a class of the user's own is read and made here, and may raise anything
+        raise Refused(f"would not come back: {type(error).__name__}: {error}") from error
     if tagged.encode(again) != tagged.encode(lowered):
         raise Refused("would come back changed: its class makes something else of its own fields")
     return lowered
