@@ -30,7 +30,7 @@ from selaras.demo.show import Moment, Outcome, Screen, Silent, screen, show_outc
 
 _BATCH: Final = 1_000
 _LOOK_EVERY_S: Final = 0.1
-_LOOK_SHARE: Final = 0.1
+_LOOK_SHARE: Final = 0.05
 """Counting 300,000 jobs takes the store a while: looking may take so much of one core, and not more..."""
 _LOOK_MOST_S: Final = 2.0
 """...but a person wants to see something move."""

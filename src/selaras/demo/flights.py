@@ -121,7 +121,7 @@ def read_models() -> dict[str, str]:
 
 def _rows(name: str) -> Iterator[dict[str, str]]:
     with (
-        resources.files(__package__).joinpath("data", name).open("rb") as file,
+        resources.files("selaras.demo").joinpath("data", name).open("rb") as file,
         gzip.open(file) as plain,
         io.TextIOWrapper(plain, encoding="utf-8", newline="") as text,
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -54,7 +54,7 @@ def reads_of(app: Selaras) -> Reads:
 
 
 @contextmanager
-def reporting(count: Callable[[], Reads]) -> Iterator[None]:
+def reporting(count: Callable[[], Reads]) -> Generator[None, None, None]:
     """Keep this process's file up to date. What a killed process counted last is lost."""
     directory = os.environ.get("SELARAS_DEMO_GAUGES")
     if not directory:

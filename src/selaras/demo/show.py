@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -174,7 +174,7 @@ def _sparks(rates: list[float]) -> str:
 
 
 @contextmanager
-def screen(console: Console, title: str) -> Iterator[Screen]:
+def screen(console: Console, title: str) -> Generator[Screen, None, None]:
     """Show progress as well as the output can."""
     if not console.is_terminal:
         console.print(title, highlight=False)
