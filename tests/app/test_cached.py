@@ -287,7 +287,8 @@ async def test_declared_reads_of_a_whole_batch_are_warmed_together(app: Selaras)
 
     @app.cached
     async def product(id: int) -> str:
-        raise AssertionError("the batch loader is there")
+        batches.append(1)
+        return f"product {id}"
 
     @product.batch
     async def products(ids: list[int]) -> list[str]:
