@@ -274,7 +274,8 @@ class AttemptRun:
                 raise
             return self._settlement(Raised(error))
         except ProcessDied as error:
-            return self._settlement(Raised(error))
+            # Lost, as with a worker: it may have committed, so its intents must pass to the next attempt (P18).
+            return Settlement(self.claim.job, self.claim.fence, JobEvent.LOSE, reason=str(error))
         settlement = _SETTLEMENTS.decode(answer)
         return settlement if self.stopping is None else self._settlement(_stopped(self.stopping))
 
