@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from selaras._app.fleet import FLEET_VARIABLE
 
 _STOP_S: Final = 30.0
 
@@ -22,7 +25,9 @@ class Crew:
     def __init__(self, app: str, size: int, environment: Mapping[str, str], directory: Path) -> None:
         self.kills = 0
         self._command = [sys.executable, "-m", "selaras", "worker", app]
-        self._environment = dict(environment)
+        # A worker stops when the other end of this pipe is gone: none outlives a demo that was killed.
+        self._lifeline, self._held = os.pipe()
+        self._environment = {**environment, FLEET_VARIABLE: str(self._lifeline)}
         self._directory = directory
         self.size = size
         self._started = 0
@@ -38,7 +43,12 @@ class Crew:
         self._started += 1
         with self._log(self._started).open("wb") as log:
             return subprocess.Popen(
-                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(self._lifeline,),
             )
 
     def kill_one(self) -> None:
@@ -75,6 +85,8 @@ class Crew:
                 worker.kill()
                 worker.wait()
         self._workers.clear()
+        os.close(self._held)
+        os.close(self._lifeline)
 
     def _log(self, number: int) -> Path:
         return self._directory / f"worker-{number}.log"
