@@ -16,39 +16,22 @@ from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.connection import Connection
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.log import TAIL, news
-from selaras._stores.sqlite.schema import (
-    IS_CLAIMABLE,
-    IS_EARLY,
-    IS_IN_LINE,
-    IS_OVER,
-    IS_RUNNING,
-    IS_SCOPE,
-    IS_TASK,
-    STATES,
-    among,
-)
+from selaras._stores.sqlite.schema import IS_TASK, STATES, among
 
-READY: Final = (
-    "SELECT queue, count(*), min(ready_us), sum(lane <> '') FROM jobs INDEXED BY jobs_ready"
-    f" WHERE {IS_CLAIMABLE} GROUP BY queue"
-)
-HELD: Final = (
-    "SELECT queue, state, count(*) FROM jobs INDEXED BY jobs_in_line"
-    f" WHERE {IS_IN_LINE} AND {IS_TASK} AND state = {STATES[JobState.HELD]} GROUP BY queue"
-)
-OVER: Final = (
-    f"SELECT queue, state, count(*) FROM jobs INDEXED BY jobs_over WHERE {IS_OVER} AND {IS_TASK} GROUP BY queue, state"
-)
-EARLY: Final = f"SELECT queue, state, count(*) FROM jobs INDEXED BY jobs_early WHERE {IS_EARLY} GROUP BY queue, state"
+READY: Final = """
+    SELECT l.queue, l.task, w.jobs, j.ready_us
+    FROM (SELECT lane, count(*) AS jobs, min(place), number FROM ready GROUP BY lane) AS w
+    JOIN lanes AS l ON l.code = w.lane JOIN jobs AS j ON j.number = w.number
+"""
+"""Of each lane, how many are in it, and how long the first to come has been ready."""
+
 RUNNING: Final = (
-    f"SELECT queue, state, count(*) FROM jobs INDEXED BY jobs_running WHERE {IS_RUNNING} AND {IS_TASK} GROUP BY queue"
+    f"SELECT j.queue, {STATES[JobState.RUNNING]}, count(*) FROM runs AS r JOIN jobs AS j ON j.number = r.number"
+    f" WHERE {IS_TASK} GROUP BY j.queue"
 )
-EARLY_SCOPES: Final = (
-    f"SELECT queue, state, -count(*) FROM jobs INDEXED BY jobs_scopes WHERE {IS_SCOPE} AND {IS_EARLY}"
-    " GROUP BY queue, state"
-)
-"""Scopes are not shown: the index that counts the early jobs has them too, so they are taken off again."""
+OTHERS: Final = "SELECT queue, state, jobs FROM counts WHERE jobs > 0"
 
+_READY: Final = JobState.READY.value
 _NAMES: Final = {code: state.value for state, code in STATES.items()}
 _decode_instance: Final = msgspec.msgpack.Decoder(Instance).decode
 _decode_effect: Final[Any] = msgspec.msgpack.Decoder(AnyEffect).decode
@@ -69,13 +52,13 @@ def jobs(con: Connection, which: JobFilter) -> JobPage:
     """List jobs of kind `task`, newest first."""
     wanted, given = [IS_TASK], []
     if which.states:
-        wanted.append(f"state IN ({among(which.states)})")
+        wanted.append(f"{rows.STATE} IN ({among(which.states)})")
     for column, value in (("queue", which.queue), ("task", which.task)):
         if value:
             wanted.append(f"{column} = ?")
             given.append(value)
     found = con.execute(
-        f"{rows.SELECT} WHERE {' AND '.join(wanted)} AND number < ? ORDER BY number DESC LIMIT ?",
+        f"{rows.SELECT} WHERE {' AND '.join(wanted)} AND j.number < ? ORDER BY j.number DESC LIMIT ?",
         (*given, which.before or 1 << 62, which.limit + 1),
     ).fetchall()
     page = [rows.row_of(kept) for kept in found[: which.limit]]
@@ -84,17 +67,18 @@ def jobs(con: Connection, which: JobFilter) -> JobPage:
 
 
 def queues(con: Connection) -> tuple[QueueStats, ...]:
-    """Count every queue that has jobs, workers or a pause: from indexes alone, no job is read."""
+    """Count every queue that has jobs, workers or a pause: no waiting job and no job that is over is read."""
     counts: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}
     stray: dict[str, int] = {}
-    for queue, count, ready_us, strays in con.execute(READY):
-        counts.setdefault(queue, {})[JobState.READY.value] = count
-        oldest[queue], stray[queue] = ready_us, strays
-    for statement in (HELD, OVER, EARLY, RUNNING, EARLY_SCOPES):
+    for queue, task, count, ready_us in con.execute(READY):
+        mine = counts.setdefault(queue, {})
+        mine[_READY] = mine.get(_READY, 0) + count
+        oldest[queue] = min(ready_us, oldest.get(queue, ready_us))
+        stray[queue] = stray.get(queue, 0) + (count if task else 0)
+    for statement in (RUNNING, OTHERS):
         for queue, state, count in con.execute(statement):
-            mine = counts.setdefault(queue, {})
-            mine[_NAMES[state]] = mine.get(_NAMES[state], 0) + count
+            counts.setdefault(queue, {})[_NAMES[state]] = count
     paused = {queue for (queue,) in con.execute("SELECT queue FROM paused")}
     served = [queue for instance in instances(con) for queue in set(instance.queues)]
     with_jobs = {queue for queue, mine in counts.items() if any(mine.values())}
@@ -146,6 +130,7 @@ def outbox(con: Connection, limit: int) -> Outbox:
 def is_alive(con: Connection, attempt: Attempt) -> bool:
     """Say whether an attempt is running here."""
     row = con.execute(
-        f"SELECT 1 FROM jobs WHERE id = ? AND fence = ? AND {IS_RUNNING}", (attempt.job, attempt.fence)
+        "SELECT 1 FROM jobs AS j JOIN runs AS r ON r.number = j.number WHERE j.id = ? AND r.fence = ?",
+        (attempt.job, attempt.fence),
     ).fetchone()
     return row is not None

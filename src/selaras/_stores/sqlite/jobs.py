@@ -49,11 +49,8 @@ from selaras._stores.sqlite.connection import Connection
 from selaras._stores.sqlite.log import Log
 from selaras._stores.sqlite.rows import Row
 from selaras._stores.sqlite.schema import (
-    IS_CLAIMABLE,
     IS_IN_LINE,
     IS_LOCK_OFFER,
-    IS_OVER,
-    IS_RUNNING,
     IS_SCHEDULED,
     IS_TASK,
     IS_WAITING,
@@ -62,18 +59,27 @@ from selaras._stores.sqlite.schema import (
     among,
 )
 
-DUE: Final = f"SELECT number, id, plain, queue FROM jobs WHERE {IS_SCHEDULED} AND due_us <= ? ORDER BY due_us, number LIMIT ?"
+DUE: Final = (
+    f"SELECT number, id, plain, queue, priority FROM jobs WHERE {IS_SCHEDULED} AND due_us <= ? ORDER BY due_us, number LIMIT ?"
+)
 NEXT_DUE: Final = f"SELECT due_us FROM jobs WHERE {IS_SCHEDULED} ORDER BY due_us LIMIT 1"
 PROMOTE_PLAIN: Final = f"UPDATE jobs SET state = {STATES[JobState.READY]}, place = ?, ready_us = ? WHERE number = ?"
 LATE: Final = f"SELECT id FROM jobs WHERE expires_us > 0 AND {IS_WAITING} AND expires_us <= ? ORDER BY expires_us, number LIMIT ?"
-OVER: Final = f"SELECT number, id, awaited FROM jobs WHERE {IS_OVER} AND keep_until_us <= ? ORDER BY keep_until_us, number LIMIT ?"
-RUNNING: Final = f"SELECT id FROM jobs WHERE {IS_RUNNING} AND instance = ? ORDER BY fence"
-OFFERS: Final = f"SELECT id FROM jobs WHERE {IS_LOCK_OFFER} AND ready_us <= ? ORDER BY number"
-NEXT_QUEUE: Final = f"SELECT queue FROM jobs WHERE {IS_CLAIMABLE} AND queue > ? ORDER BY queue LIMIT 1"
-UNROUTABLE: Final = (
-    f"SELECT id FROM jobs WHERE {IS_CLAIMABLE} AND queue = ? AND lane > '' AND strayed_us <= ?"
-    " AND substr(reason, 1, 10) <> 'unroutable'"
+OVER: Final = """
+    SELECT e.number, e.state, j.id, j.kind, j.queue, j.awaited FROM ends AS e JOIN jobs AS j ON j.number = e.number
+    WHERE e.keep_until_us <= ? ORDER BY e.keep_until_us, e.number LIMIT ?
+"""
+RUNNING: Final = (
+    "SELECT j.id, r.fence, j.kind, r.turn FROM runs AS r JOIN jobs AS j ON j.number = r.number"
+    " JOIN instances AS i ON i.number = r.instance WHERE i.id = ? ORDER BY r.fence"
 )
+OFFERS: Final = f"SELECT id FROM jobs WHERE {IS_LOCK_OFFER} AND ready_us <= ? ORDER BY number"
+UNROUTABLE: Final = """
+    SELECT j.id FROM lanes AS l CROSS JOIN ready AS w ON w.lane = l.code CROSS JOIN jobs AS j ON j.number = w.number
+    WHERE l.task <> '' AND j.strayed_us <= ? AND substr(j.reason, 1, 10) <> 'unroutable'
+"""
+ENTER_LANE: Final = "INSERT INTO ready VALUES (?, ?, ?, ?)"
+LEAVE_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place = ?"
 FIRST_OF_NEXT_QUEUE: Final = (
     f"SELECT kind, queue, priority, joined, id FROM jobs WHERE line = ?1 AND {IS_IN_LINE}"
     " AND (kind, queue) > (?2, ?3) AND id <> ?4 ORDER BY kind, queue, priority DESC, joined, id LIMIT 1"
@@ -100,6 +106,11 @@ _HOLD: Final = "INSERT OR REPLACE INTO directory VALUES (?, ?, ?)"
 _FREE: Final = "DELETE FROM directory WHERE name = ? AND job = ?"
 _POST: Final = "INSERT INTO outbox VALUES (?, ?)"
 _FORGET: Final = "DELETE FROM jobs WHERE number = ?"
+_FORGET_RUN: Final = "DELETE FROM runs WHERE number = ?"
+_FORGET_END: Final = "DELETE FROM ends WHERE number = ?"
+_COUNT: Final = (
+    "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs"
+)
 
 _TASK: Final = KINDS[JobKind.TASK]
 _EDGES: Final = {edge.value: edge for edge in Edge}
@@ -115,6 +126,49 @@ class _Line:
     is_fresh: bool = True
 
 
+class Lanes:
+    """The codes of lanes, as this process knows them."""
+
+    def __init__(self, con: Connection, log: Log) -> None:
+        self._con = con
+        self._log = log
+        self._codes: dict[tuple[str, str], int] = {}
+        self._known_at = -1
+
+    def code(self, queue: str, task: str = "") -> int:
+        """Return the code of a lane; a new one gets one."""
+        codes = self._current()
+        code = codes.get((queue, task))
+        if code is None:
+            row = self._con.execute("INSERT INTO lanes (queue, task) VALUES (?, ?) RETURNING code", (queue, task)).fetchone()
+            code = codes[queue, task] = row[0]
+            self._log.lanes += 1
+            self._known_at = self._log.lanes
+        return code
+
+    def of(self, queue: str, tasks: frozenset[str]) -> list[int]:
+        """Return the lanes of a queue in which jobs may lie that a worker of these tasks may have."""
+        return [code for (its, task), code in self._current().items() if its == queue and (not task or task in tasks)]
+
+    def drop_empty(self) -> None:
+        """Drop lanes in which what lay apart has gone."""
+        dropped = self._con.execute(
+            "DELETE FROM lanes WHERE task <> '' AND NOT EXISTS (SELECT 1 FROM ready WHERE lane = lanes.code)"
+        ).rowcount
+        self._log.lanes += dropped > 0
+
+    def forget(self) -> None:
+        """The transaction was rolled back."""
+        self._known_at = -1
+
+    def _current(self) -> dict[tuple[str, str], int]:
+        if self._known_at != self._log.lanes:
+            found = self._con.execute("SELECT queue, task, code FROM lanes")
+            self._codes = {(queue, task): code for queue, task, code in found}
+            self._known_at = self._log.lanes
+        return self._codes
+
+
 class Jobs:
     """Every job of the partition and what orders them, as the running transaction sees it."""
 
@@ -125,10 +179,12 @@ class Jobs:
         self._cells = cells
         self.index = index
         self._partitions = partitions
+        self.lanes = Lanes(con, log)
         self._rows: dict[str, Row | None] = {}
         self._changed: dict[str, Row] = {}
         self._lines: dict[str, _Line] = {}
         self._lines_changed: set[str] = set()
+        self._counted: dict[tuple[str, int], int] = {}
         self._served_at = -1
         self._paused: frozenset[str] = frozenset()
         self._served: frozenset[str] = frozenset()
@@ -142,7 +198,7 @@ class Jobs:
         if id in self._rows:
             return self._rows[id]
         kept = self._execute(rows.BY_ID, (id,)).fetchone()
-        row = self._rows[id] = rows.row_of(kept) if kept else None
+        row = self._rows[id] = rows.row_of(kept, self.lanes.code) if kept else None
         return row
 
     def known(self, id: str) -> Row:
@@ -160,12 +216,7 @@ class Jobs:
         if self._changed:
             changed, self._changed = self._changed, {}
             for row in changed.values():
-                kept = rows.kept_of(row)
-                if row.is_stored:
-                    self._execute(rows.UPDATE, (*kept[2:], row.number))
-                else:
-                    self._execute(rows.INSERT, kept)
-                    row.is_stored = True
+                self._write(row)
         if self._lines_changed:
             for name in self._lines_changed:
                 line = self._lines.get(name)
@@ -175,6 +226,44 @@ class Jobs:
                     self._execute(_SAVE_LINE, (name, line.holder, line.head))
                     line.is_fresh = False
             self._lines_changed.clear()
+
+    def _write(self, row: Row) -> None:
+        """Write what differs from what the tables have."""
+        lane = self.lanes.code(row.queue, row.lane) if row.state is JobState.READY else 0
+        was, row.kept = row.kept, rows.kept_of(row, lane)
+        wide, ready, run, end, counted = row.kept
+        assert wide is not None
+        execute = self._execute
+        if was.wide is None:
+            execute(rows.INSERT, wide)
+        elif was.wide != wide:
+            execute(rows.UPDATE, (*wide[2:], row.number))
+        if was.ready != ready:
+            if was.ready is not None:
+                execute(LEAVE_LANE, was.ready[:3])
+            if ready is not None:
+                execute(ENTER_LANE, ready)
+        if was.run != run:
+            execute(rows.RUN, run) if run is not None else execute(_FORGET_RUN, (row.number,))
+        if was.end != end:
+            execute(rows.END, end) if end is not None else execute(_FORGET_END, (row.number,))
+        if was.counted != counted:
+            if was.counted is not None:
+                self.count(*was.counted, -1)
+            if counted is not None:
+                self.count(*counted, 1)
+
+    def count(self, queue: str, state: int, jobs: int) -> None:
+        """Note that more jobs are in a state, or fewer."""
+        self._counted[queue, state] = self._counted.get((queue, state), 0) + jobs
+
+    def save(self) -> None:
+        """The transaction is about to be committed."""
+        self.clear()
+        if self._counted:
+            changed = [(queue, state, jobs) for (queue, state), jobs in self._counted.items() if jobs]
+            self._con.executemany(_COUNT, changed)
+            self._counted.clear()
 
     def clear(self) -> None:
         """A verb has ended: nothing that was read is known any more."""
@@ -190,6 +279,8 @@ class Jobs:
         self._changed.clear()
         self._lines.clear()
         self._lines_changed.clear()
+        self._counted.clear()
+        self.lanes.forget()
         self.woken.clear()
         self.called.clear()
         self._served_at = -1
@@ -235,7 +326,6 @@ class Jobs:
         self._leave(twin, now)
         self.touch(twin)
         twin.renew(new)
-        twin.plain = False
         twin.state, twin.joined, twin.lane, twin.strayed_us = JobState.BLOCKED, 0, "", 0
         self._begin(twin, new, now)
         return Admission(twin.id, twin.state, created=False, replaced=True)
@@ -271,9 +361,12 @@ class Jobs:
         """Let jobs whose time has come go on. Returns how many."""
         self.flush()
         due = self._execute(DUE, (now, limit)).fetchall()
-        for number, job, plain, queue in due:
+        for number, job, plain, queue, priority in due:
             if plain and job not in self._rows:
-                self._execute(PROMOTE_PLAIN, (self._log.next_number(), now, number))
+                place = self._log.next_number()
+                self._execute(PROMOTE_PLAIN, (place, now, number))
+                self._execute(ENTER_LANE, (self.lanes.code(queue), priority, place, number))
+                self.count(queue, STATES[JobState.SCHEDULED], -1)
                 self.woken.append(queue)
             else:
                 self._enter(self.known(job), JobEvent.DUE, now)
@@ -362,9 +455,9 @@ class Jobs:
 
     # -- claims
 
-    def claim(self, row: Row, instance: str, turn: int, now: int) -> Claim:
+    def claim(self, row: Row, instance: str, holder: int, turn: int, now: int) -> Claim:
         """Hand a job out: next fence, attempt + 1, intents (L3). The caller sets the claim's position."""
-        self._take(row, instance, turn, now)
+        self._take(row, instance, holder, turn, now)
         rest = row.rest
         owner = Owner(self.index, row.id, row.fence)
         preimages = [(key, self._cells.plant(owner, key, now)) for key in rest.writes if self._is_here(key)]
@@ -391,10 +484,10 @@ class Jobs:
             row.strayed_us,
         )
 
-    def _take(self, row: Row, instance: str, turn: int, now: int) -> None:
+    def _take(self, row: Row, instance: str, holder: int, turn: int, now: int) -> None:
         self._move(row, JobEvent.CLAIM, JobState.RUNNING)
         row.attempt += 1
-        row.fence, row.instance, row.turn = self._log.next_stamp(now), instance, turn
+        row.fence, row.instance, row.holder, row.turn = self._log.next_stamp(now), instance, holder, turn
         row.started_us, row.progress = now, None
         row.lane = ""
         if row.line:
@@ -404,7 +497,7 @@ class Jobs:
         if row.rest.unique_until is UniqueUntil.STARTED:
             self._free_unique(row)
 
-    def open_scope(self, new: NewJob, instance: str, now: int) -> tuple[int, Refusal | None]:
+    def open_scope(self, new: NewJob, instance: str, holder: int, now: int) -> tuple[int, Refusal | None]:
         """Begin a writing() scope, or a lock whose line is free. Returns its fence; 0: it stands in line."""
         admission = self.admit(new, now)
         row = self.known(admission.id)
@@ -413,7 +506,7 @@ class Jobs:
         if row.state in FINAL or row.instance not in ("", instance):
             return 0, Refusal.LEASE_LOST
         if row.state is JobState.READY:
-            self._take(row, instance, 0, now)
+            self._take(row, instance, holder, 0, now)
             for key in new.writes:
                 if self._is_here(key):
                     self._cells.plant(Owner(self.index, row.id, row.fence), key, now)
@@ -431,7 +524,7 @@ class Jobs:
     def running(self, instance: str) -> list[Row]:
         """Return what an instance runs, the oldest claim first."""
         self.flush()
-        return [self.known(job) for (job,) in self._execute(RUNNING, (instance,)).fetchall()]
+        return [self.known(job) for job, _, _, _ in self._execute(RUNNING, (instance,)).fetchall()]
 
     def settle(self, instance: str, settlement: Settlement, now: int) -> Settled:
         """End an attempt and apply its effects (L4, L5)."""
@@ -546,13 +639,6 @@ class Jobs:
         if row.line and not keeps:
             self.arrange(row.line, now)
 
-    def lose_all(self, instance: str, now: int) -> int:
-        """The instance's lease ran out: settle what it held as lost, oldest claim first. Returns how many."""
-        lost = self.running(instance)
-        for row in lost:
-            self.lose(row, now)
-        return len(lost)
-
     def lose(self, row: Row, now: int) -> None:
         """Settle one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18)."""
         self._cells.invalidate(Invalidation(tuple(key for key in row.rest.serves if self._is_here(key))), now)
@@ -638,9 +724,14 @@ class Jobs:
         """Delete jobs whose retention is over, the longest ended first. Returns how many."""
         self.flush()
         over = self._execute(OVER, (now, limit)).fetchall()
-        self._rows.update(dict.fromkeys((job for _, job, _ in over), None))
-        self._con.executemany(_FORGET, [(number,) for number, _, _ in over])
-        for _, job, awaited in over:
+        numbers = [(number,) for number, _, _, _, _, _ in over]
+        self._con.executemany(_FORGET_END, numbers)
+        self._con.executemany(_FORGET, numbers)
+        for _, state, job, kind, queue, _ in over:
+            self._rows[job] = None
+            if kind == _TASK:
+                self.count(queue, state, -1)
+        for _, _, job, _, _, awaited in over:
             if awaited:
                 self._orphan_dependents(job, now)
         return len(over)
@@ -649,8 +740,8 @@ class Jobs:
         """Delete jobs that nobody runs, oldest first. Returns how many."""
         self.flush()
         wanted = self._execute(
-            f"SELECT id FROM jobs WHERE state IN ({among(tuple(set(states) - {JobState.RUNNING}))}) AND {IS_TASK}"
-            " AND (?1 = '' OR queue = ?1) ORDER BY number LIMIT ?2",
+            f"SELECT j.id {rows.FROM} WHERE {rows.STATE} IN ({among(tuple(set(states) - {JobState.RUNNING}))}) AND {IS_TASK}"
+            " AND (?1 = '' OR queue = ?1) ORDER BY j.number LIMIT ?2",
             (queue, limit),
         ).fetchall()
         for row in [self.known(job) for (job,) in wanted]:
@@ -664,8 +755,17 @@ class Jobs:
     def _forget(self, row: Row) -> None:
         self._changed.pop(row.id, None)
         self._rows[row.id] = None
-        if row.is_stored:
+        wide, ready, run, end, counted = row.kept
+        if wide is not None:
             self._execute(_FORGET, (row.number,))
+        if ready is not None:
+            self._execute(LEAVE_LANE, ready[:3])
+        if run is not None:
+            self._execute(_FORGET_RUN, (row.number,))
+        if end is not None:
+            self._execute(_FORGET_END, (row.number,))
+        if counted is not None:
+            self.count(*counted, -1)
 
     def _orphan_dependents(self, job: str, now: int) -> None:
         waiting = self._dependents(job)
@@ -833,13 +933,7 @@ class Jobs:
     def unroutable(self, now: int) -> list[Row]:
         """Jobs that no worker has known for long, and of which this was not said yet."""
         self.flush()
-        found: list[Row] = []
-        queue: tuple[str] | None = ("",)
-        while queue is not None:
-            stray = self._execute(UNROUTABLE, (*queue, now - UNROUTABLE_US)).fetchall()
-            found += [self.known(job) for (job,) in stray]
-            queue = self._execute(NEXT_QUEUE, queue).fetchone()
-        return found
+        return [self.known(job) for (job,) in self._execute(UNROUTABLE, (now - UNROUTABLE_US,)).fetchall()]
 
 
 class _Queues(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from selaras._stores.sqlite.connection import Connection
 
 _FIELDS: Final = (
     "position", "event_id", "before_position", "before_id", "last_mark", "tag_floor", "epoch", "counter",
-    "numbers", "effects_sent", "effects_waiting", "serving", "arranged", "time_us",
+    "numbers", "effects_sent", "effects_waiting", "serving", "arranged", "lanes", "time_us",
 )  # fmt: skip
 
 _LOAD: Final = f"SELECT {', '.join(_FIELDS)} FROM ledger"
@@ -34,11 +34,12 @@ class Log:
     Attributes:
         last_mark: where the last event of a tag or family stands: what is younger needs no look at the marks.
         numbers: counts jobs, places and joinings, so that one order covers them all.
+        lanes: grows when a lane was added or dropped.
         serving: grows when the set of served queues may have changed; `arranged`: up to where lines know it.
         time_us: the latest time ever told; a clock that goes back waits for it.
     """
 
-    __slots__ = (*_FIELDS, "_con", "_entropy")
+    __slots__ = (*_FIELDS, "_con", "_entropy", "_loaded")
 
     position: int
     event_id: int
@@ -53,28 +54,31 @@ class Log:
     effects_waiting: int
     serving: int
     arranged: int
+    lanes: int
     time_us: int
 
     def __init__(self, con: Connection, entropy: Entropy) -> None:
         self._con = con
         self._entropy = entropy
+        self._loaded: tuple[int, ...] = ()
 
     def load(self) -> None:
         """Read the row, at the beginning of a transaction."""
         (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
             self.epoch, self.counter, self.numbers, self.effects_sent, self.effects_waiting, self.serving,
-            self.arranged, self.time_us,
-        ) = self._con.execute(_LOAD).fetchone()  # fmt: skip
+            self.arranged, self.lanes, self.time_us,
+        ) = self._loaded = self._con.execute(_LOAD).fetchone()  # fmt: skip
 
     def save(self) -> None:
-        """Write the row, at the end of a transaction."""
+        """Write the row if it changed, at the end of a transaction."""
         row = (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
             self.epoch, self.counter, self.numbers, self.effects_sent, self.effects_waiting, self.serving,
-            self.arranged, self.time_us,
+            self.arranged, self.lanes, self.time_us,
         )  # fmt: skip
-        self._con.execute(_SAVE, row)
+        if row != self._loaded:
+            self._con.execute(_SAVE, row)
 
     def next_stamp(self, now: int) -> int:
         """Return the next fence, token or stamp (P15)."""

@@ -17,36 +17,38 @@ from selaras._core.jobs.job import Admission, Claim, NewJob, Settled, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.connection import Connection
-from selaras._stores.sqlite.jobs import Jobs
+from selaras._stores.sqlite.jobs import ENTER_LANE, LEAVE_LANE, Jobs
 from selaras._stores.sqlite.log import Log
-from selaras._stores.sqlite.schema import IS_CLAIMABLE, IS_RUNNING, STATES
+from selaras._stores.sqlite.schema import STATES
 
-CLAIMABLE: Final = f"""
-    SELECT number, id, task, plain, priority, place, expires_us, payload, meta, queue, attempt, lost, created_us, strayed_us
-    FROM jobs WHERE {IS_CLAIMABLE} AND queue = ? AND lane = ? ORDER BY priority DESC, place LIMIT ?
+CLAIMABLE: Final = """
+    SELECT w.number, j.id, j.task, j.plain, w.priority, w.place, w.lane, j.expires_us, j.payload, j.meta, j.queue,
+        j.created_us, j.result_ttl_us
+    FROM ready AS w CROSS JOIN jobs AS j ON j.number = w.number WHERE w.lane = ? ORDER BY w.priority DESC, w.place LIMIT ?
 """
-NEXT_LANE: Final = f"SELECT lane FROM jobs WHERE {IS_CLAIMABLE} AND queue = ? AND lane > ? ORDER BY lane LIMIT 1"
-CLAIM: Final = (
-    f"UPDATE jobs SET state = {STATES[JobState.RUNNING]}, attempt = attempt + 1, fence = ?, instance = ?, turn = ?,"
-    " started_us = ?, progress = NULL, lane = '' WHERE number = ?"
-)
+ENTER: Final = f"""
+    INSERT INTO ready SELECT l.code, j.priority, j.place, j.number
+    FROM jobs AS j CROSS JOIN lanes AS l ON l.queue = j.queue AND l.task = ''
+    WHERE j.number > ? AND j.state = {STATES[JobState.READY]}
+"""
+TAKE: Final = "INSERT INTO runs (number, instance, fence, turn, started_us) VALUES (?, ?, ?, ?, ?)"
+CLEAR_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place <= ?"
 LAY_ASIDE: Final = (
-    "UPDATE jobs SET lane = task, strayed_us = iif(strayed_us > 0, strayed_us, ready_us) WHERE number = ?"
+    "UPDATE jobs SET lane = task, plain = 0, strayed_us = iif(strayed_us > 0, strayed_us, ready_us) WHERE number = ?"
 )
+GIVE_UP: Final = "DELETE FROM runs WHERE number = ? AND fence = ? AND instance = ? AND plain = 1"
 SUCCEED: Final = (
-    f"UPDATE jobs SET state = {STATES[JobState.SUCCEEDED]}, result = ?, error = ?, reason = ?, instance = '', ended_us = ?,"
-    " keep_until_us = ? + result_ttl_us WHERE number = ? AND id = ? AND fence = ? AND instance = ?"
-    f" AND {IS_RUNNING} AND plain = 1 AND awaited = 0 AND lost = 0"
+    "INSERT INTO ends (number, fence, started_us, ended_us, keep_until_us, reason, error, result)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 CLAIMED: Final = "SELECT id, task, payload, meta, queue, priority, created_us FROM jobs WHERE number = ?"
+_SUCCEEDED: Final = STATES[JobState.SUCCEEDED]
+_SCHEDULED: Final = STATES[JobState.SCHEDULED]
 
 _KNOWN_MOST: Final = 100_000
 
 Candidate = Any
 """A row of `CLAIMABLE`."""
-
-Recipe = tuple[int, int, int, int, int]
-"""What a plain claim is made of beside its row: number, fence, attempt, lost, strayed_us."""
 
 
 class PlainJobs:
@@ -56,7 +58,8 @@ class PlainJobs:
         self._con = con
         self._log = log
         self._jobs = jobs
-        self._known: dict[int, int] = {}  # fence -> number of plain jobs claimed here: a hint, checked by `SUCCEED`
+        self._known: dict[int, tuple[Candidate, int]] = {}
+        """Of a fence, the plain job that was claimed here, and when: what never changes while it runs."""
 
     def admit(self, news: Sequence[NewJob], now: int) -> list[Admission]:
         """Enqueue plain jobs."""
@@ -65,7 +68,7 @@ class PlainJobs:
         before = number = log.numbers
         kept: list[tuple[Any, ...]] = []
         admissions: list[Admission] = []
-        queues: dict[str, None] = {}
+        queues: dict[str, int] = {}  # with how many of them that wait for their time
         ready, scheduled = JobState.READY, JobState.SCHEDULED
         is_ready, is_scheduled = STATES[ready], STATES[scheduled]
         for new in news:
@@ -78,51 +81,46 @@ class PlainJobs:
             else:
                 state, code, place, ready_us = scheduled, is_scheduled, 0, 0
             expires_us = now + new.expires_in_us if new.expires_in_us else 0
-            queues[new.queue] = None
+            queues[new.queue] = queues.get(new.queue, 0) + (code == is_scheduled)
             kept.append((
-                first, new.id, code, new.priority, place, ready_us, now, due_us, expires_us, new.result_ttl_us,
-                new.queue, new.task, new.payload, new.meta, rows.more_of(new),
+                first, new.id, code, new.priority, place, ready_us, now, due_us, not expires_us, expires_us,
+                new.result_ttl_us, new.queue, new.task, new.payload, new.meta, rows.more_of(new),
             ))  # fmt: skip
             admissions.append(Admission(new.id, state))
         inserted = self._con.executemany(rows.INSERT_PLAIN, kept).rowcount
         if inserted == len(kept):
             log.numbers = number
             self._jobs.woken.extend(queues)
+            for queue, count in queues.items():
+                self._jobs.lanes.code(queue)  # there must be one
+                if count:
+                    self._jobs.count(queue, _SCHEDULED, count)
+            self._con.execute(ENTER, (before,))
             return admissions
         # Some ids are known already: all of this batch goes the long way.
         if inserted:
             self._con.execute("DELETE FROM jobs WHERE number > ?", (before,))
         return [self._jobs.admit(new, now) for new in news]
 
-    def lanes(self, queues: Iterable[str], tasks: frozenset[str]) -> list[tuple[str, str]]:
+    def lanes(self, queues: Iterable[str], tasks: frozenset[str]) -> list[int]:
         """Return where jobs may lie that a worker of these queues and tasks may have."""
-        paused = self._jobs.paused()
-        found: list[tuple[str, str]] = []
-        for queue in dict.fromkeys(queues):
-            if queue in paused:
-                continue
-            found.append((queue, ""))
-            lane = ""
-            while True:
-                row = self._con.execute(NEXT_LANE, (queue, lane)).fetchone()
-                if row is None:
-                    break
-                lane = row[0]
-                if lane in tasks:
-                    found.append((queue, lane))
-        return found
+        paused, lanes = self._jobs.paused(), self._jobs.lanes
+        return [code for queue in dict.fromkeys(queues) if queue not in paused for code in lanes.of(queue, tasks)]
 
-    def candidates(self, lanes: Sequence[tuple[str, str]], most: int) -> list[Candidate]:
+    def candidates(self, lanes: Sequence[int], most: int) -> list[Candidate]:
         """Return the next jobs of these lanes, in the order in which they are claimed."""
         if len(lanes) == 1:
-            return self._con.execute(CLAIMABLE, (*lanes[0], most)).fetchall()
-        found = [row for lane in lanes for row in self._con.execute(CLAIMABLE, (*lane, most))]
+            return self._con.execute(CLAIMABLE, (lanes[0], most)).fetchall()
+        found = [row for lane in lanes for row in self._con.execute(CLAIMABLE, (lane, most))]
         found.sort(key=lambda row: (-row[4], row[5]))
         return found[:most]
 
-    def lay_aside(self, numbers: list[int]) -> None:
+    def lay_aside(self, strangers: Sequence[Candidate]) -> None:
         """No worker here knows their tasks: they wait apart for one that does."""
-        self._con.executemany(LAY_ASIDE, [(number,) for number in numbers])
+        lane = self._jobs.lanes.code
+        self._con.executemany(LAY_ASIDE, [(row[0],) for row in strangers])
+        self._con.executemany(LEAVE_LANE, [(row[6], row[4], row[5]) for row in strangers])
+        self._con.executemany(ENTER_LANE, [(lane(row[10], row[2]), row[4], row[5], row[0]) for row in strangers])
 
     def fence(self, now: int) -> int:
         """Return the next fence (P15)."""
@@ -130,79 +128,74 @@ class PlainJobs:
         log.counter = max(log.counter + 1, (log.epoch << EPOCH_SHIFT) + now)
         return log.counter
 
-    def take(self, taken: Sequence[tuple[Candidate, int]], instance: str, turn: int, now: int) -> None:
-        """Hand out plain jobs, each with the fence it was given."""
+    def take(self, taken: Sequence[tuple[Candidate, int]], holder: int, turn: int, now: int) -> None:
+        """Hand out plain jobs, each with the fence it was given. Whatever stood before them in their lanes is gone too."""
         if not taken:
             return
-        self._con.executemany(CLAIM, [(fence, instance, turn, now, row[0]) for row, fence in taken])
+        self._con.executemany(TAKE, [(row[0], holder, fence, turn, now) for row, fence in taken])
+        last = {(row[6], row[4]): row[5] for row, _ in taken}
+        self._con.executemany(CLEAR_LANE, [(lane, priority, place) for (lane, priority), place in last.items()])
         if len(self._known) > _KNOWN_MOST:
             self._known.clear()
-        self._known.update([(fence, row[0]) for row, fence in taken])
+        self._known.update([(fence, (row, now)) for row, fence in taken])
 
-    def settle(self, instance: str, settlements: Sequence[Settlement], now: int) -> list[Settled]:
-        """End attempts; runs of plain successes as one batch each."""
+    def settle(self, instance: str, holder: int, settlements: Sequence[Settlement], now: int) -> list[Settled]:
+        """End attempts; runs of plain successes as one batch each. `holder`: the number of the instance."""
         known, succeed = self._known, JobEvent.SUCCEED
         settled: list[Settled] = []
-        run: list[Settlement] = []
-        numbers: list[int] = []
+        run: list[tuple[Settlement, Candidate, int]] = []
         for one in settlements:
-            number = known.pop(one.fence, None)
-            if number is not None and one.event is succeed and not _has_effects(one):
-                run.append(one)
-                numbers.append(number)
+            claimed = known.pop(one.fence, None)
+            if claimed is not None and one.event is succeed and one.job == claimed[0][1] and not _has_effects(one):
+                run.append((one, *claimed))
                 continue
             if run:
-                settled += self._succeed(instance, run, numbers, now)
-                run, numbers = [], []
+                settled += self._succeed(instance, holder, run, now)
+                run = []
             settled.append(self._jobs.settle(instance, one, now))
         if run:
-            settled += self._succeed(instance, run, numbers, now)
+            settled += self._succeed(instance, holder, run, now)
         return settled
 
-    def _succeed(self, instance: str, run: list[Settlement], numbers: list[int], now: int) -> list[Settled]:
+    def _succeed(
+        self, instance: str, holder: int, run: list[tuple[Settlement, Candidate, int]], now: int
+    ) -> list[Settled]:
         self._jobs.clear()
-        execute = self._con.execute
+        execute, executemany = self._con.execute, self._con.executemany
         execute("SAVEPOINT plain")
-        touched = self._con.executemany(
+        given_up = executemany(GIVE_UP, [(row[0], one.fence, holder) for one, row, _ in run]).rowcount
+        if given_up < len(run):
+            # One is no longer ours, or no longer plain: all of this batch goes the long way.
+            execute("ROLLBACK TO plain")
+            execute("RELEASE plain")
+            return [self._jobs.settle(instance, one, now) for one, _, _ in run]
+        execute("RELEASE plain")
+        executemany(
             SUCCEED,
             [
-                (one.result, one.error, one.reason, now, now, number, one.job, one.fence, instance)
-                for one, number in zip(run, numbers, strict=True)
+                (row[0], one.fence, started_us, now, now + row[12], one.reason, one.error, one.result)
+                for one, row, started_us in run
             ],
-        ).rowcount
-        if touched == len(run):
-            execute("RELEASE plain")
-            state = JobState.SUCCEEDED
-            return [Settled(one.job, one.fence, state) for one in run]
-        # One is no longer ours, or no longer plain: all of this batch goes the long way.
-        execute("ROLLBACK TO plain")
-        execute("RELEASE plain")
-        return [self._jobs.settle(instance, one, now) for one in run]
+        )
+        for _, row, _ in run:
+            self._jobs.count(row[10], _SUCCEEDED, 1)
+        state = JobState.SUCCEEDED
+        return [Settled(one.job, one.fence, state) for one, _, _ in run]
 
 
 def claim_of(row: Candidate, fence: int, position: int) -> Claim:
-    """Make the claim of a plain job."""
-    _, job, task, _, priority, _, _, payload, meta, queue, attempt, lost, created_us, strayed_us = row
-    return Claim(
-        job, fence, attempt + 1, task, payload, meta, queue, priority, lost, created_us, position, strayed_us=strayed_us
-    )
+    """Make the claim of a plain job: its first."""
+    _, job, task, _, priority, _, _, _, payload, meta, queue, created_us, _ = row
+    return Claim(job, fence, 1, task, payload, meta, queue, priority, 0, created_us, position)
 
 
-def recipe_of(row: Candidate, fence: int) -> Recipe:
-    """Return what `claim_again` needs beside the row."""
-    return row[0], fence, row[10] + 1, row[11], row[13]
-
-
-def claim_again(con: Connection, recipe: Recipe, position: int) -> Claim | None:
-    """Make a plain claim once more, for a turn whose reply was lost; None: the job is no longer kept."""
-    number, fence, attempt, lost, strayed_us = recipe
+def claim_again(con: Connection, number: int, fence: int, position: int) -> Claim | None:
+    """Make a plain claim once more, for a turn whose reply was lost. None: the job is no longer kept."""
     row = con.execute(CLAIMED, (number,)).fetchone()
     if row is None:
         return None
     job, task, payload, meta, queue, priority, created_us = row
-    return Claim(
-        job, fence, attempt, task, payload, meta, queue, priority, lost, created_us, position, strayed_us=strayed_us
-    )
+    return Claim(job, fence, 1, task, payload, meta, queue, priority, 0, created_us, position)
 
 
 def _has_effects(one: Settlement) -> bool:

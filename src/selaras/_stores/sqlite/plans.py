@@ -9,10 +9,13 @@ from selaras._stores.sqlite.connection import Connection
 
 HOT: Final = {
     "claimable": plain.CLAIMABLE,
-    "next lane": plain.NEXT_LANE,
-    "claim": plain.CLAIM,
+    "take": plain.TAKE,
+    "clear lane": plain.CLEAR_LANE,
+    "give up": plain.GIVE_UP,
     "succeed": plain.SUCCEED,
     "lay aside": plain.LAY_ASIDE,
+    "enter lane": plain.ENTER,
+    "leave lane": jobs.LEAVE_LANE,
     "job": rows.BY_ID,
     "change": rows.UPDATE,
     "due": jobs.DUE,
@@ -21,7 +24,6 @@ HOT: Final = {
     "over": jobs.OVER,
     "running": jobs.RUNNING,
     "lock offers": jobs.OFFERS,
-    "next queue": jobs.NEXT_QUEUE,
     "unroutable": jobs.UNROUTABLE,
     "head of a line": jobs.FIRST_OF_NEXT_QUEUE,
     "cancels": steps.CANCELS,

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -15,21 +16,41 @@ from selaras._core.jobs.states import JobState
 from selaras._stores.sqlite.connection import Value
 from selaras._stores.sqlite.schema import KINDS, STATES
 
-_KEPT: Final = (
-    "number", "id", "state", "kind", "plain", "awaited", "priority", "place", "ready_us", "fence", "attempt", "lost",
-    "turn", "joined", "created_us", "due_us", "expires_us", "started_us", "ended_us", "keep_until_us", "result_ttl_us",
-    "strayed_us", "cancel_requested", "queue", "task", "lane", "instance", "line", "unique_key", "reason",
-    "payload", "meta", "more", "result", "error", "progress",
+_WIDE: Final = (
+    "number", "id", "kind", "plain", "awaited", "priority", "place", "ready_us", "lost", "joined", "created_us", "due_us",
+    "expires_us", "result_ttl_us", "strayed_us", "cancel_requested", "queue", "task", "lane", "line", "unique_key",
+    "payload", "meta", "more", "state", "fence", "attempt", "started_us", "reason", "error", "progress",
 )  # fmt: skip
+_RUN: Final = (
+    "number", "instance", "fence", "turn", "started_us", "attempt", "plain", "asked", "reason", "error", "progress",
+)  # fmt: skip
+_END: Final = (
+    "number", "state", "fence", "attempt", "started_us", "ended_us", "keep_until_us", "reason", "error", "progress",
+    "result",
+)  # fmt: skip
+_RUN_AT: Final = len(_WIDE)
+_END_AT: Final = _RUN_AT + len(_RUN)
 
-SELECT: Final = f"SELECT {', '.join(_KEPT)} FROM jobs"
-BY_ID: Final = f"{SELECT} WHERE id = ?"
-INSERT: Final = f"INSERT INTO jobs ({', '.join(_KEPT)}) VALUES ({', '.join('?' * len(_KEPT))})"
-UPDATE: Final = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _KEPT[2:])} WHERE number = ?"
+FROM: Final = "FROM jobs AS j LEFT JOIN runs AS r ON r.number = j.number LEFT JOIN ends AS e ON e.number = j.number"
+STATE: Final = f"coalesce(e.state, iif(r.number IS NULL, j.state, {STATES[JobState.RUNNING]}))"
+"""How a job of `FROM` stands."""
+
+_COLUMNS: Final = ", ".join([
+    *(f"j.{name}" for name in _WIDE),
+    *(f"r.{name}" for name in _RUN),
+    *(f"e.{name}" for name in _END),
+    "i.id",
+])  # fmt: skip
+SELECT: Final = f"SELECT {_COLUMNS} {FROM} LEFT JOIN instances AS i ON i.number = r.instance"
+BY_ID: Final = f"{SELECT} WHERE j.id = ?"
+INSERT: Final = f"INSERT INTO jobs ({', '.join(_WIDE)}) VALUES ({', '.join('?' * len(_WIDE))})"
+UPDATE: Final = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _WIDE[2:])} WHERE number = ?"
+RUN: Final = f"INSERT OR REPLACE INTO runs ({', '.join(_RUN)}) VALUES ({', '.join('?' * len(_RUN))})"
+END: Final = f"INSERT OR REPLACE INTO ends ({', '.join(_END)}) VALUES ({', '.join('?' * len(_END))})"
 
 _PLAIN: Final = (
-    "number", "id", "state", "priority", "place", "ready_us", "created_us", "due_us", "expires_us", "result_ttl_us",
-    "queue", "task", "payload", "meta", "more",
+    "number", "id", "state", "priority", "place", "ready_us", "created_us", "due_us", "plain", "expires_us",
+    "result_ttl_us", "queue", "task", "payload", "meta", "more",
 )  # fmt: skip
 INSERT_PLAIN: Final = (
     f"INSERT INTO jobs ({', '.join(_PLAIN)}) VALUES ({', '.join('?' * len(_PLAIN))}) ON CONFLICT (id) DO NOTHING"
@@ -63,6 +84,23 @@ _encode: Final = msgspec.msgpack.encode
 _decode_more: Final = msgspec.msgpack.Decoder(_More).decode
 _STATES: Final = {code: state for state, code in STATES.items()}
 _KINDS: Final = {code: kind for kind, code in KINDS.items()}
+_READY: Final = STATES[JobState.READY]
+_RUNNING: Final = STATES[JobState.RUNNING]
+_COUNTED_THEMSELVES: Final = (_READY, _RUNNING)
+_TASK: Final = KINDS[JobKind.TASK]
+
+
+class Kept(NamedTuple):
+    """A job as the tables have it, a row each; None where it has none. `counted`: its queue and state in `counts`."""
+
+    wide: tuple[Value, ...] | None = None
+    ready: tuple[int, int, int, int] | None = None
+    run: tuple[Value, ...] | None = None
+    end: tuple[Value, ...] | None = None
+    counted: tuple[str, int] | None = None
+
+
+_NOWHERE: Final = Kept()
 
 
 @dataclass(slots=True)
@@ -73,7 +111,6 @@ class Row:
     id: str
     created_us: int
     state: JobState = JobState.BLOCKED
-    plain: bool = False
     awaited: bool = False  # another job may wait for it
     priority: int = 0
     place: int = 0  # order of becoming ready
@@ -96,6 +133,7 @@ class Row:
     kind: JobKind = JobKind.TASK
     lane: str = ""  # its task, once a worker did not know it
     instance: str = ""
+    holder: int = 0  # the number of `instance`
     line: str = ""
     unique: str = ""
     reason: str = ""
@@ -110,14 +148,13 @@ class Row:
     error: bytes | None = None
     progress: bytes | None = None
     history: list[Ended] = field(default_factory=list[Ended])
-    is_stored: bool = False
+    kept: Kept = _NOWHERE
 
     def renew(self, new: NewJob) -> None:
         """Take everything of a request but its id."""
         self.priority, self.result_ttl_us = new.priority, new.result_ttl_us
         self.queue, self.task, self.kind, self.line, self.unique = new.queue, new.task, new.kind, new.line, new.unique
         self.payload, self.meta, self.rest = new.payload, new.meta, rest_of(new)
-        self.plain = is_plain(new)
 
 
 def is_plain(new: NewJob) -> bool:
@@ -155,19 +192,34 @@ def more_of(new: NewJob) -> bytes | None:
     return _encode(_More(rest_of(new)))
 
 
-def row_of(kept: Any) -> Row:
-    """Make a row of what `SELECT` returns."""
+def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0) -> Row:
+    """Make a row of what `SELECT` returns. `lane_of` returns a lane's code; only a row that may change needs it."""
     (
-        number, job, state, kind, plain, awaited, priority, place, ready_us, fence, attempt, lost, turn, joined,
-        created_us, due_us, expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us, cancel_requested, queue,
-        task, lane, instance, line, unique, reason, payload, meta, more, result, error, progress,
-    ) = kept  # fmt: skip
+        number, job, kind, _, awaited, priority, place, ready_us, lost, joined, created_us, due_us, expires_us,
+        result_ttl_us, strayed_us, cancel_requested, queue, task, lane, line, unique, payload, meta, more,
+        state, fence, attempt, started_us, reason, error, progress,
+    ) = wide = kept[:_RUN_AT]  # fmt: skip
+    run, end, instance = kept[_RUN_AT:_END_AT], kept[_END_AT:-1], kept[-1]
+    holder = turn = ended_us = keep_until_us = 0
+    result: bytes | None = None
+    if end[0] is not None:
+        _, state, fence, attempt, started_us, ended_us, keep_until_us, reason, error, progress, result = end
+    elif run[0] is not None:
+        _, holder, fence, turn, started_us, attempt, _, _, reason, error, progress = run
+        state = _RUNNING
     row = Row(
-        number, job, created_us, _STATES[state], bool(plain), bool(awaited), priority, place, ready_us, fence, attempt, lost, turn,
+        number, job, created_us, _STATES[state], bool(awaited), priority, place, ready_us, fence, attempt, lost, turn,
         joined, due_us, expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us,
-        bool(cancel_requested), queue, task, _KINDS[kind], lane, instance, line, unique, reason, payload, meta,
-        result=result, error=error, progress=progress, is_stored=True,
+        bool(cancel_requested), queue, task, _KINDS[kind], lane, instance or "", holder, line, unique, reason,
+        payload, meta, result=result, error=error, progress=progress,
     )  # fmt: skip
+    row.kept = Kept(
+        wide,
+        (lane_of(queue, lane), priority, place, number) if state == _READY and kind == _TASK else None,
+        run if run[0] is not None else None,
+        end if end[0] is not None else None,
+        (queue, state) if kind == _TASK and state not in _COUNTED_THEMSELVES else None,
+    )
     if more is not None:
         kept_more = _decode_more(more)
         row.rest, row.positions, row.input = kept_more.rest, kept_more.positions, kept_more.input
@@ -176,19 +228,75 @@ def row_of(kept: Any) -> Row:
     return row
 
 
-def kept_of(row: Row) -> tuple[Value, ...]:
-    """Return what `INSERT` takes; from the third on, and then the number, what `UPDATE` does."""
+def kept_of(row: Row, lane: int) -> Kept:
+    """Return what the tables have to keep of a row; `lane`: the code of its lane."""
+    state = STATES[row.state]
+    number, is_task = row.number, row.kind is JobKind.TASK
+    waits = state <= _READY
+    run: tuple[Value, ...] | None = None
+    end: tuple[Value, ...] | None = None
+    if state == _RUNNING:
+        run = (
+            number, row.holder, row.fence, row.turn, row.started_us, row.attempt, False, row.cancel_requested,
+            row.reason, row.error, row.progress,
+        )  # fmt: skip
+    elif not waits:
+        end = (
+            number, state, row.fence, row.attempt, row.started_us, row.ended_us, row.keep_until_us, row.reason, row.error,
+            row.progress, row.result,
+        )  # fmt: skip
+    return Kept(
+        _wide_of(row, state) if waits else _wide_of_former(row),
+        (lane, row.priority, row.place, number) if state == _READY and is_task else None,
+        run,
+        end,
+        (row.queue, state) if is_task and state not in _COUNTED_THEMSELVES else None,
+    )
+
+
+def _wide_of(row: Row, state: int) -> tuple[Value, ...]:
+    return (
+        *_facts_of(row, plain=_is_never_tried(row)), state, row.fence, row.attempt, row.started_us, row.reason, row.error, row.progress,
+    )  # fmt: skip
+
+
+def _wide_of_former(row: Row) -> tuple[Value, ...]:
+    """Of a job that waits no more: how it stands is kept elsewhere."""
+    return (*_facts_of(row, plain=False), _RUNNING, 0, 0, 0, "", None, None)
+
+
+def _facts_of(row: Row, *, plain: bool) -> tuple[Value, ...]:
     more: bytes | None = None
     if row.waits or row.positions or row.stuck or row.history or row.input is not None or row.rest != _USUAL:
         waits = list(row.waits.values())
         more = _encode(_More(row.rest, waits, row.positions, row.input, row.stuck, row.history))
     return (
-        row.number, row.id, STATES[row.state], KINDS[row.kind], row.plain, row.awaited, row.priority, row.place, row.ready_us,
-        row.fence, row.attempt, row.lost, row.turn, row.joined, row.created_us, row.due_us, row.expires_us,
-        row.started_us, row.ended_us, row.keep_until_us, row.result_ttl_us, row.strayed_us, row.cancel_requested,
-        row.queue, row.task, row.lane, row.instance, row.line, row.unique, row.reason, row.payload, row.meta, more,
-        row.result, row.error, row.progress,
+        row.number, row.id, KINDS[row.kind], plain, row.awaited, row.priority, row.place, row.ready_us, row.lost, row.joined,
+        row.created_us, row.due_us, row.expires_us, row.result_ttl_us, row.strayed_us, row.cancel_requested,
+        row.queue, row.task, row.lane, row.line, row.unique, row.payload, row.meta, more,
     )  # fmt: skip
+
+
+def _is_never_tried(row: Row) -> bool:
+    """Say whether a waiting job is `plain`; see `jobs` in the schema."""
+    rest = row.rest
+    return not (
+        row.line
+        or row.unique
+        or row.awaited
+        or row.expires_us
+        or row.attempt
+        or row.lost
+        or row.strayed_us
+        or row.history
+        or row.waits
+        or row.positions
+        or row.input is not None
+        or rest.writes
+        or rest.serves
+        or rest.ordered
+        or row.kind is not JobKind.TASK
+    )
 
 
 def record_of(row: Row) -> JobRecord:

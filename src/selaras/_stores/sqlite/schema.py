@@ -1,7 +1,8 @@
 """The tables of a partition, and what is checked before a file is used.
 
-Whatever is `ready`, `running`, due, late or over is found by a partial index of just such jobs, so that a
-claim costs the same with ten jobs waiting and with a million.
+Whatever is ready, running, due, late or over is found in a table or a partial index of just such jobs, so that a
+claim costs the same with ten jobs waiting and with a million. The tables that a job passes through are narrow and
+hold numbers; the wide row with its texts is written once.
 """
 
 
@@ -48,13 +49,10 @@ def among(states: Iterable[JobState]) -> str:
 
 # An index is used only where a query spells its condition in the same way.
 IS_TASK: Final = f"kind = {KINDS[JobKind.TASK]}"
-IS_CLAIMABLE: Final = f"state = {STATES[JobState.READY]} AND {IS_TASK}"  # a lock is fetched by name
-IS_RUNNING: Final = f"state = {STATES[JobState.RUNNING]}"
 IS_EARLY: Final = f"state <= {STATES[JobState.SCHEDULED]}"
 IS_SCHEDULED: Final = f"{IS_EARLY} AND state = {STATES[JobState.SCHEDULED]}"
 IS_IN_LINE: Final = f"line <> '' AND state >= {STATES[JobState.HELD]} AND state <= {STATES[JobState.READY]}"
 IS_WAITING: Final = f"state <= {STATES[JobState.READY]}"
-IS_OVER: Final = f"state >= {STATES[JobState.SUCCEEDED]}"
 IS_SCOPE: Final = f"kind > {KINDS[JobKind.TASK]}"
 IS_LOCK_OFFER: Final = f"{IS_SCOPE} AND kind = {KINDS[JobKind.LOCK]} AND state = {STATES[JobState.READY]}"
 
@@ -69,7 +67,7 @@ CREATE TABLE ledger (
     last_mark INTEGER NOT NULL DEFAULT 0, tag_floor INTEGER NOT NULL DEFAULT 0,
     epoch INTEGER NOT NULL DEFAULT 0, counter INTEGER NOT NULL DEFAULT 0, numbers INTEGER NOT NULL DEFAULT 0,
     effects_sent INTEGER NOT NULL DEFAULT 0, effects_waiting INTEGER NOT NULL DEFAULT 0,
-    serving INTEGER NOT NULL DEFAULT 0, arranged INTEGER NOT NULL DEFAULT 0,
+    serving INTEGER NOT NULL DEFAULT 0, arranged INTEGER NOT NULL DEFAULT 0, lanes INTEGER NOT NULL DEFAULT 0,
     time_us INTEGER NOT NULL DEFAULT 0
 );
 INSERT INTO ledger (one) VALUES (1);
@@ -93,29 +91,53 @@ CREATE TABLE tokens (key TEXT PRIMARY KEY, token INTEGER, until_us INTEGER, gran
 CREATE INDEX tokens_late ON tokens (until_us);
 CREATE TABLE floors (key TEXT PRIMARY KEY, version INTEGER, closed_until_us INTEGER) WITHOUT ROWID;
 
--- `plain`: it stands in no line and writes nothing, so its end touches its own row only, unless it is `awaited`:
--- another job may wait for it.
--- `lane`: its task, once a worker did not know it. `more`: what no query asks for, NULL if as by default.
+-- What a job is, and how it waits. Once it was handed out, `runs` and then `ends` tell how it stands, and from `state`
+-- on nothing here is looked at; a `plain` one is not even written again, and its state stays what it was.
+-- `plain`: it was never tried, and nothing but the three tables changes when it is claimed and succeeds.
+-- `awaited`: another job may wait for it. `more`: what no query asks for, NULL if as by default.
 CREATE TABLE jobs (
-    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state INTEGER NOT NULL, kind INTEGER NOT NULL DEFAULT 0,
-    plain INTEGER NOT NULL DEFAULT 1, awaited INTEGER NOT NULL DEFAULT 0, priority INTEGER NOT NULL, place INTEGER NOT NULL DEFAULT 0,
-    ready_us INTEGER NOT NULL DEFAULT 0, fence INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0,
-    lost INTEGER NOT NULL DEFAULT 0, turn INTEGER NOT NULL DEFAULT 0, joined INTEGER NOT NULL DEFAULT 0,
-    created_us INTEGER NOT NULL, due_us INTEGER NOT NULL, expires_us INTEGER NOT NULL DEFAULT 0,
-    started_us INTEGER NOT NULL DEFAULT 0, ended_us INTEGER NOT NULL DEFAULT 0,
-    keep_until_us INTEGER NOT NULL DEFAULT 0, result_ttl_us INTEGER NOT NULL, strayed_us INTEGER NOT NULL DEFAULT 0,
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind INTEGER NOT NULL DEFAULT 0,
+    plain INTEGER NOT NULL DEFAULT 1, awaited INTEGER NOT NULL DEFAULT 0, priority INTEGER NOT NULL,
+    place INTEGER NOT NULL DEFAULT 0, ready_us INTEGER NOT NULL DEFAULT 0, lost INTEGER NOT NULL DEFAULT 0,
+    joined INTEGER NOT NULL DEFAULT 0, created_us INTEGER NOT NULL, due_us INTEGER NOT NULL,
+    expires_us INTEGER NOT NULL DEFAULT 0, result_ttl_us INTEGER NOT NULL, strayed_us INTEGER NOT NULL DEFAULT 0,
     cancel_requested INTEGER NOT NULL DEFAULT 0, queue TEXT NOT NULL, task TEXT NOT NULL,
-    lane TEXT NOT NULL DEFAULT '', instance TEXT NOT NULL DEFAULT '', line TEXT NOT NULL DEFAULT '',
-    unique_key TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '',
-    payload BLOB NOT NULL, meta BLOB NOT NULL, more BLOB, result BLOB, error BLOB, progress BLOB
+    lane TEXT NOT NULL DEFAULT '', line TEXT NOT NULL DEFAULT '', unique_key TEXT NOT NULL DEFAULT '',
+    payload BLOB NOT NULL, meta BLOB NOT NULL, more BLOB,
+    state INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0,
+    started_us INTEGER NOT NULL DEFAULT 0, reason TEXT NOT NULL DEFAULT '', error BLOB, progress BLOB
 );
-CREATE INDEX jobs_ready ON jobs (queue, lane, priority DESC, place, ready_us) WHERE {IS_CLAIMABLE};
-CREATE INDEX jobs_running ON jobs (instance, cancel_requested, fence) WHERE {IS_RUNNING};
-CREATE INDEX jobs_early ON jobs (state, due_us, number, queue) WHERE {IS_EARLY};
+CREATE INDEX jobs_early ON jobs (state, due_us, number) WHERE {IS_EARLY};
 CREATE INDEX jobs_in_line ON jobs (line, kind, queue, priority DESC, joined, id) WHERE {IS_IN_LINE};
 CREATE INDEX jobs_late ON jobs (expires_us, number) WHERE expires_us > 0 AND {IS_WAITING};
-CREATE INDEX jobs_over ON jobs (keep_until_us, number, queue, state, kind) WHERE {IS_OVER};
 CREATE INDEX jobs_scopes ON jobs (kind, state, number) WHERE {IS_SCOPE};
+
+-- A queue, or with a task what lies apart in it because a worker did not know that task.
+CREATE TABLE lanes (code INTEGER PRIMARY KEY, queue TEXT NOT NULL, task TEXT NOT NULL, UNIQUE (queue, task));
+
+-- What may be claimed, in the order of claims.
+CREATE TABLE ready (
+    lane INTEGER, priority INTEGER, place INTEGER, number INTEGER, PRIMARY KEY (lane, priority DESC, place)
+) WITHOUT ROWID;
+
+-- Running attempts. `plain`: its success touches only these tables. `asked`: to end.
+CREATE TABLE runs (
+    number INTEGER PRIMARY KEY, instance INTEGER NOT NULL, fence INTEGER NOT NULL, turn INTEGER NOT NULL,
+    started_us INTEGER NOT NULL, attempt INTEGER NOT NULL DEFAULT 1, plain INTEGER NOT NULL DEFAULT 1,
+    asked INTEGER NOT NULL DEFAULT 0, reason TEXT NOT NULL DEFAULT '', error BLOB, progress BLOB
+);
+CREATE INDEX runs_asked ON runs (instance, fence) WHERE asked = 1;
+
+-- How jobs ended.
+CREATE TABLE ends (
+    number INTEGER PRIMARY KEY, state INTEGER NOT NULL DEFAULT {STATES[JobState.SUCCEEDED]},
+    fence INTEGER NOT NULL, attempt INTEGER NOT NULL DEFAULT 1, started_us INTEGER NOT NULL, ended_us INTEGER NOT NULL,
+    keep_until_us INTEGER NOT NULL, reason TEXT NOT NULL DEFAULT '', error BLOB, progress BLOB, result BLOB
+);
+CREATE INDEX ends_over ON ends (keep_until_us);
+
+-- How many jobs of a queue are in a state, but for those in `ready` and `runs`, which are counted themselves.
+CREATE TABLE counts (queue TEXT, state INTEGER, jobs INTEGER, PRIMARY KEY (queue, state)) WITHOUT ROWID;
 
 -- For people who read the file.
 CREATE TABLE states (code INTEGER PRIMARY KEY, name TEXT);
@@ -126,12 +148,12 @@ CREATE TABLE dependents (
 );
 CREATE TABLE directory (name TEXT PRIMARY KEY, job TEXT, home INTEGER) WITHOUT ROWID;
 CREATE TABLE paused (queue TEXT PRIMARY KEY) WITHOUT ROWID;
+-- `told`: the turns above `acked`, and what they came to.
 CREATE TABLE instances (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, until_us INTEGER, suspected_us INTEGER DEFAULT 0,
-    acked INTEGER DEFAULT 0, bell TEXT, idle BLOB, instance BLOB
+    acked INTEGER DEFAULT 0, bell TEXT, idle BLOB, instance BLOB, told BLOB
 );
 CREATE INDEX instances_idle ON instances (number) WHERE idle IS NOT NULL;
-CREATE TABLE turns (instance TEXT, number INTEGER, reply BLOB, PRIMARY KEY (instance, number)) WITHOUT ROWID;
 CREATE TABLE outbox (id INTEGER PRIMARY KEY, effect BLOB);
 """
 
@@ -144,7 +166,7 @@ def is_new(con: Connection) -> bool:
 
 def create(con: Connection, *, index: int, partitions: int) -> None:
     """Create the tables, inside the caller's transaction."""
-    for statement in TABLES.split(";"):
+    for statement in TABLES.split(";\n"):
         if statement.strip():
             con.execute(statement)
     facts = {"product": "selaras", "version": VERSION, "index": index, "partitions": partitions}

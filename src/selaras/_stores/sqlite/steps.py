@@ -44,15 +44,19 @@ from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite.cells import Cells
 from selaras._stores.sqlite.connection import Connection
 from selaras._stores.sqlite.file import DatabaseFile
-from selaras._stores.sqlite.jobs import Jobs
+from selaras._stores.sqlite.jobs import RUNNING, Jobs
 from selaras._stores.sqlite.log import Log
-from selaras._stores.sqlite.plain import Candidate, PlainJobs, Recipe, claim_again, claim_of, recipe_of
+from selaras._stores.sqlite.plain import Candidate, PlainJobs, claim_again, claim_of
 from selaras._stores.sqlite.rows import is_plain
-from selaras._stores.sqlite.schema import IS_RUNNING, KINDS
+from selaras._stores.sqlite.schema import KINDS
 
-CANCELS: Final = f"SELECT id, fence FROM jobs WHERE {IS_RUNNING} AND cancel_requested = 1 AND instance = ? ORDER BY fence"
-_HOLDER: Final = "SELECT number, acked, idle FROM instances WHERE id = ?"
-_SAVE_HOLDER: Final = "UPDATE instances SET acked = ?, idle = ? WHERE number = ?"
+CANCELS: Final = """
+    SELECT j.id, r.fence FROM runs AS r JOIN jobs AS j ON j.number = r.number
+    WHERE r.asked = 1 AND r.instance = ? ORDER BY r.fence
+"""
+_HOLDER: Final = "SELECT number, acked, told, idle FROM instances WHERE id = ?"
+_SAVE_HOLDER: Final = "UPDATE instances SET acked = ?, told = ?, idle = ? WHERE number = ?"
+_SLEEPS_NOT: Final = "UPDATE instances SET idle = NULL WHERE number = ?"
 _ENROLL: Final = (
     "INSERT INTO instances (id, until_us, bell, instance) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
     " until_us = excluded.until_us, suspected_us = 0, bell = excluded.bell, instance = excluded.instance"
@@ -60,33 +64,72 @@ _ENROLL: Final = (
 _EXPIRED: Final = "SELECT id, suspected_us FROM instances WHERE until_us <= ? ORDER BY number"
 _IDLE: Final = "SELECT number, bell, idle FROM instances WHERE idle IS NOT NULL ORDER BY number"
 _BELL: Final = "SELECT bell FROM instances WHERE id = ?"
-_ACKNOWLEDGE: Final = "DELETE FROM turns WHERE instance = ? AND number <= ?"
-_REPLY: Final = "SELECT reply FROM turns WHERE instance = ? AND number = ?"
-_KEEP_REPLY: Final = "INSERT INTO turns VALUES (?, ?, ?)"
 
 _encode: Final = msgspec.msgpack.encode
 _decode_idle: Final = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 _decode_instance: Final = msgspec.msgpack.Decoder(Instance).decode
 
 
+Taken = tuple[Candidate, int] | Claim
+"""A plain job as its row and its fence, or the claim of another."""
+
+Told = tuple[tuple[Settled, ...], tuple[Claim, ...]]
+"""What a turn came to."""
+
+
 class _Reply(Struct, frozen=True, array_like=True):
-    """An unacknowledged turn (P16): its plain successes and claims in short, the others as they were told."""
+    """What is kept of an unacknowledged turn (P16): all that its repeat and the tables do not tell.
 
-    position: int = 0
-    settled: list[tuple[str, int] | Settled] = []
-    claims: list[Recipe | Claim] = []
+    Attributes:
+        settled: None for a success of which there is nothing more to say.
+        claims: (number, fence) of a plain job.
+    """
+
+    position: int
+    settled: list[Settled | None]
+    claims: list[tuple[int, int] | Claim]
 
 
+_decode_told: Final = msgspec.msgpack.Decoder(tuple[tuple[int, msgspec.Raw], ...]).decode
 _decode_reply: Final = msgspec.msgpack.Decoder(_Reply).decode
+
+
+class Replies:
+    """Unacknowledged turns of instances that live in this process, as they were told: a repeat is told just that.
+
+    Whether a turn was done stands in the database: one that was undone is never looked up here.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, dict[int, Told]] = {}
+
+    def keep(self, instance: str, number: int, reply: Told) -> None:
+        """Remember what a turn came to."""
+        self._told.setdefault(instance, {})[number] = reply
+
+    def find(self, instance: str, number: int) -> Told | None:
+        """Return what a turn came to, if it was told by this process."""
+        return self._told.get(instance, {}).get(number)
+
+    def acknowledge(self, instance: str, acked: int) -> None:
+        """Forget turns up to this one."""
+        told = self._told.get(instance)
+        if told:
+            self._told[instance] = {number: reply for number, reply in told.items() if number > acked}
+
+    def forget(self, instance: str) -> None:
+        """Forget an instance."""
+        self._told.pop(instance, None)
 
 
 class Steps:
     """The verbs that change a partition. `rings`: bells to ring once the transaction is committed."""
 
-    def __init__(self, con: Connection, file: DatabaseFile) -> None:
+    def __init__(self, con: Connection, file: DatabaseFile, replies: Replies) -> None:
         self.con = con
         self._execute = con.execute
         self._file = file
+        self._replies = replies
         self._index = file.index
         self._log = Log(con, file.entropy)
         self._cells = Cells(con, self._log, file.index)
@@ -102,7 +145,7 @@ class Steps:
 
     def save(self) -> None:
         """The transaction is about to be committed."""
-        self._jobs.clear()
+        self._jobs.save()
         self._log.save()
 
     def forget(self) -> None:
@@ -135,58 +178,60 @@ class Steps:
         """See `Partition`."""
         now = self._now()
         instance = request.instance
-        holder = self._execute(_HOLDER, (instance,)).fetchone()
-        if holder is None:
-            refused = tuple(self._plain.settle(instance, request.settlements, now))
+        known = self._execute(_HOLDER, (instance,)).fetchone()
+        if known is None:
+            refused = tuple(self._plain.settle(instance, 0, request.settlements, now))
             return TurnReply(news=self._log.news(request.since), enrolled=False, settled=refused)
-        row, acked, was_idle = holder
+        holder, acked, was_told, was_idle = known
+        told = dict(_decode_told(was_told)) if was_told is not None else {}
         if request.acked > acked:
             acked = request.acked
-            self._execute(_ACKNOWLEDGE, (instance, acked))
-        kept = self._execute(_REPLY, (instance, request.number)).fetchone()
+            told = {number: reply for number, reply in told.items() if number > acked}
+            self._replies.acknowledge(instance, acked)
         settled: tuple[Settled, ...] = ()
         claims: tuple[Claim, ...] = ()
-        if kept is not None:
-            settled, claims = self._tell_again(_decode_reply(kept[0]))
-            more = self._claim(request, now, limit=0)[1]
+        if request.number in told:
+            settled, claims = self._tell_again(request, told[request.number])
+            more = self._claim(request, holder, now, limit=0)[1]
         elif request.number > acked:
-            settled = tuple(self._plain.settle(instance, request.settlements, now))
+            settled = tuple(self._plain.settle(instance, holder, request.settlements, now))
             self._note_progress(request)
             self._jobs.promote(now, DUE_PER_TURN)
-            taken, more = self._claim(request, now, limit=request.limit)
+            taken, more = self._claim(request, holder, now, limit=request.limit)
             position = self._log.position
             claims = tuple([_claim(one, position) for one in taken])
-            self._execute(_KEEP_REPLY, (instance, request.number, _encode(_reply(position, settled, taken))))
+            told[request.number] = msgspec.Raw(_encode(_reply(position, settled, taken)))
+            self._replies.keep(instance, request.number, (settled, claims))
         else:
-            more = self._claim(request, now, limit=0)[1]
+            more = self._claim(request, holder, now, limit=0)[1]
         if more:
             self._jobs.woken.extend(request.queues)
         if was_idle is not None:
-            self._execute(_SAVE_HOLDER, (acked, None, row))
+            self._execute(_SLEEPS_NOT, (holder,))
         self._wake()
         idle = _encode(request.queues) if request.idle and not claims and not more and request.queues else None
-        self._execute(_SAVE_HOLDER, (acked, idle, row))
+        self._execute(_SAVE_HOLDER, (acked, _encode(tuple(told.items())) if told else None, idle, holder))
         return TurnReply(
             news=self._log.news(request.since),
             settled=settled,
             claims=claims,
             more=more,
             next_due_us=self._next_due(now),
-            cancels=self._cancels(instance),
+            cancels=self._cancels(holder),
             outbox=self._log.effects_waiting > 0,
         )
 
     def _claim(
-        self, request: TurnRequest, now: int, *, limit: int
-    ) -> tuple[list[tuple[Candidate, int] | Claim], bool]:
+        self, request: TurnRequest, holder: int, now: int, *, limit: int
+    ) -> tuple[list[Taken], bool]:
         """Claim up to `limit` jobs: plain ones as (row, fence). Returns them, and whether more could be claimed."""
-        taken: list[tuple[Candidate, int] | Claim] = []
+        taken: list[Taken] = []
         self._jobs.clear()
         lanes = self._plain.lanes(request.queues, request.tasks)
         while lanes:
             most = limit - len(taken) + 1
             found = self._plain.candidates(lanes, most)
-            done = self._take(found, taken, request, now, limit=limit)
+            done = self._take(found, taken, request, holder, now, limit=limit)
             if done:
                 return taken, True
             if len(found) < most and done is not None:
@@ -197,8 +242,9 @@ class Steps:
     def _take(
         self,
         found: list[Candidate],
-        taken: list[tuple[Candidate, int] | Claim],
+        taken: list[Taken],
         request: TurnRequest,
+        holder: int,
         now: int,
         *,
         limit: int,
@@ -207,16 +253,16 @@ class Steps:
         jobs, instance, turn, tasks = self._jobs, request.instance, request.number, request.tasks
         fence = self._plain.fence
         plain: list[tuple[Candidate, int]] = []
-        unknown: list[int] = []
+        unknown: list[Candidate] = []
         left: bool | None = False
         room = limit - len(taken)
         for row in found:
             if row[2] not in tasks:
-                unknown.append(row[0])
+                unknown.append(row)
             elif not room:
                 left = True
                 break
-            elif 0 < row[6] <= now:
+            elif 0 < row[7] <= now:
                 jobs.expire_one(jobs.known(row[1]), now)  # its line goes on with another
                 left = None
                 break
@@ -227,24 +273,30 @@ class Steps:
                     plain.append(one)
                     taken.append(one)
                 else:
-                    taken.append(jobs.claim(jobs.known(row[1]), instance, turn, now))
-        self._plain.take(plain, instance, turn, now)
+                    taken.append(jobs.claim(jobs.known(row[1]), instance, holder, turn, now))
         if unknown:
             self._plain.lay_aside(unknown)
+        self._plain.take(plain, holder, turn, now)
         return left
 
-    def _tell_again(self, reply: _Reply) -> tuple[tuple[Settled, ...], tuple[Claim, ...]]:
+    def _tell_again(self, request: TurnRequest, kept: msgspec.Raw) -> Told:
+        told = self._replies.find(request.instance, request.number)
+        if told is not None:
+            return told
+        reply = _decode_reply(kept)
         settled = tuple(
-            one if isinstance(one, Settled) else Settled(*one, JobState.SUCCEEDED) for one in reply.settled
+            Settled(one.job, one.fence, JobState.SUCCEEDED) if it is None else it
+            for one, it in zip(request.settlements, reply.settled, strict=False)
         )
         again = (
-            one if isinstance(one, Claim) else claim_again(self.con, one, reply.position) for one in reply.claims
+            one if isinstance(one, Claim) else claim_again(self.con, *one, reply.position) for one in reply.claims
         )
         return settled, tuple(claim for claim in again if claim is not None)
 
     def settle(self, instance: str, settlements: Sequence[Settlement], since: Cursor) -> SettleReply:
         """See `Partition`."""
-        settled = tuple(self._plain.settle(instance, settlements, self._now()))
+        now = self._now()
+        settled = tuple(self._plain.settle(instance, self._number_of(instance), settlements, now))
         self._wake()
         return SettleReply(settled, self._log.news(since), self._log.effects_waiting > 0)
 
@@ -257,9 +309,10 @@ class Steps:
     def dismiss(self, instance: str) -> None:
         """See `Partition`."""
         now = self._now()
+        running = self._jobs.running(instance)
         if not self._strike(instance):
             return
-        for row in self._jobs.running(instance):
+        for row in running:
             if row.kind is JobKind.TASK:
                 release = Settlement(row.id, row.fence, JobEvent.RELEASE, reason="worker stopped")
                 self._jobs.settle(instance, release, now)
@@ -271,7 +324,7 @@ class Steps:
         """Strike an instance off, with its turns. Returns whether it was known."""
         known = self._execute("DELETE FROM instances WHERE id = ?", (instance,)).rowcount > 0
         if known:
-            self._execute("DELETE FROM turns WHERE instance = ?", (instance,))
+            self._replies.forget(instance)
             self._log.serving += 1
         return known
 
@@ -279,12 +332,12 @@ class Steps:
         """See `Pulse`."""
         now = self._now()
         instance = request.instance
-        holder = self._execute("SELECT instance FROM instances WHERE id = ?", (instance,)).fetchone()
-        settled = tuple(self._plain.settle(instance, request.settlements, now))
-        if holder is None:
+        known = self._execute("SELECT instance, number FROM instances WHERE id = ?", (instance,)).fetchone()
+        settled = tuple(self._plain.settle(instance, self._number_of(instance), request.settlements, now))
+        if known is None:
             self._wake()
             return HeartbeatReply(enrolled=False, lost=request.held, settled=settled)
-        until_us = now + _decode_instance(holder[0]).lease_us
+        until_us = now + _decode_instance(known[0]).lease_us
         self._execute("UPDATE instances SET until_us = ?, suspected_us = 0 WHERE id = ?", (until_us, instance))
         held = {(attempt.job, attempt.fence) for attempt in request.held}
         abandoned = {(attempt.job, attempt.fence) for attempt in request.abandoned}
@@ -298,13 +351,11 @@ class Steps:
         still = {(job, fence) for job, fence, _, _ in self._running_briefly(instance)}
         lost = tuple(one for one in request.held if (one.job, one.fence) not in still)
         self._wake()
-        return HeartbeatReply(enrolled=True, lost=lost, cancels=self._cancels(instance), settled=settled)
+        return HeartbeatReply(enrolled=True, lost=lost, cancels=self._cancels(known[1]), settled=settled)
 
     def _running_briefly(self, instance: str) -> list[Any]:
         self._jobs.flush()
-        return self._execute(
-            f"SELECT id, fence, kind, turn FROM jobs WHERE {IS_RUNNING} AND instance = ? ORDER BY fence", (instance,)
-        ).fetchall()
+        return self._execute(RUNNING, (instance,)).fetchall()
 
     # -- cache
 
@@ -341,8 +392,7 @@ class Steps:
             row = self._jobs.holds(instance, owner.job, owner.fence)
             if row is None:
                 return Planted(self._log.news(since), Refusal.LEASE_LOST)
-            row.plain = False  # its end touches more than its own row now
-            self._jobs.touch(row)
+            self._jobs.touch(row)  # it is not `plain` from here on: its end touches more
         if any(self._cells.outlived(owner, key) for key in keys):
             return Planted(self._log.news(since), Refusal.LEASE_LOST)
         for key in keys:
@@ -354,9 +404,10 @@ class Steps:
     def acquire(self, instance: str, job: NewJob, since: Cursor) -> Grant:
         """See `Partition`."""
         now = self._now()
-        if self._execute(_HOLDER, (instance,)).fetchone() is None:
+        holder = self._number_of(instance)
+        if not holder:
             return Grant(0, self._log.news(since), Refusal.LEASE_LOST)
-        fence, refusal = self._jobs.open_scope(job, instance, now)
+        fence, refusal = self._jobs.open_scope(job, instance, holder, now)
         self._wake()
         return Grant(fence, self._log.news(since), refusal)
 
@@ -378,6 +429,7 @@ class Steps:
         for row in unroutable:
             row.reason = f"unroutable: no worker knows task {row.task!r}"
             self._jobs.touch(row)
+        self._jobs.lanes.drop_empty()
         trimmed = self._log.trim()
         self._wake()
         return Tended(
@@ -401,8 +453,11 @@ class Steps:
                 self._execute("UPDATE instances SET suspected_us = ? WHERE id = ?", (now, instance))
                 suspected += 1
             elif now - suspected_us >= REAP_GRACE_US:
+                running = self._jobs.running(instance)
                 self._strike(instance)
-                lost += self._jobs.lose_all(instance, now)
+                for row in running:
+                    self._jobs.lose(row, now)
+                lost += len(running)
         return suspected, lost
 
     def delivered(self, ids: Sequence[int]) -> None:
@@ -499,9 +554,14 @@ class Steps:
         due_us = self._jobs.next_due_us()
         return -1 if due_us is None else max(0, due_us - now)
 
-    def _cancels(self, instance: str) -> tuple[Attempt, ...]:
+    def _number_of(self, instance: str) -> int:
+        """Return the number by which the tables know an instance; 0: they do not."""
+        known = self._execute(_HOLDER, (instance,)).fetchone()
+        return known[0] if known else 0
+
+    def _cancels(self, holder: int) -> tuple[Attempt, ...]:
         self._jobs.flush()
-        asked = self._execute(CANCELS, (instance,)).fetchall()
+        asked = self._execute(CANCELS, (holder,)).fetchall()
         return tuple([Attempt(job, fence) for job, fence in asked])
 
     def _wake(self) -> None:
@@ -523,22 +583,18 @@ class Steps:
         called.clear()
 
 
-def _claim(one: tuple[Candidate, int] | Claim, position: int) -> Claim:
+def _claim(one: Taken, position: int) -> Claim:
     if isinstance(one, Claim):
         return structs.replace(one, position=position)
     return claim_of(*one, position)
 
 
-def _reply(
-    position: int, settled: Sequence[Settled], taken: Sequence[tuple[Candidate, int] | Claim]
-) -> _Reply:
+def _reply(position: int, settled: Sequence[Settled], taken: Sequence[Taken]) -> _Reply:
     return _Reply(
         position,
         [
-            (one.job, one.fence)
-            if one.state is JobState.SUCCEEDED and not one.stored and not one.children
-            else one
+            None if one.state is JobState.SUCCEEDED and not one.stored and not one.children else one
             for one in settled
         ],
-        [structs.replace(one, position=position) if isinstance(one, Claim) else recipe_of(*one) for one in taken],
+        [structs.replace(one, position=position) if isinstance(one, Claim) else (one[0][0], one[1]) for one in taken],
     )

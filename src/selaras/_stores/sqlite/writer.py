@@ -28,7 +28,7 @@ from selaras._stores.sqlite.connection import (
     unavailable,
 )
 from selaras._stores.sqlite.file import DatabaseFile
-from selaras._stores.sqlite.steps import Steps
+from selaras._stores.sqlite.steps import Replies, Steps
 
 T = TypeVar("T")
 
@@ -60,6 +60,7 @@ class Writer:
         self._link = Link(lambda: file.open(writes=True))
         self._link.on_close(self._forget_steps)
         self._steps: Steps | None = None
+        self._replies = Replies()
         self._generation = 0
         self._asked: deque[_Asked] = deque()
         self._soon: asyncio.AbstractEventLoop | None = None  # the loop that is going to run what was asked
@@ -186,7 +187,7 @@ class Writer:
             self._generation = self._file.generation
         con = self._link.connection()
         if self._steps is None:
-            self._steps = Steps(con, self._file)
+            self._steps = Steps(con, self._file, self._replies)
             self._changes_copied = con.total_changes
         return con
 
