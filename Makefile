@@ -1,7 +1,7 @@
 # Every verb sets up what it needs in .venv by itself; the second time that costs nothing.
 #
 #   make demo ARGS="--kill"       what follows ARGS= goes to the program behind the verb
-#   make test ARGS="-k fence"
+#   make test ARGS="-k fence" JOBS=0    in one process: with a debugger, say
 #   make test PYTHON=python3.13 VENV=.venv-3.13
 
 SHELL := /bin/bash
@@ -11,6 +11,7 @@ SHELL := /bin/bash
 
 VENV ?= .venv
 ARGS ?=
+JOBS ?= auto
 BIN := $(VENV)/bin
 
 .PHONY: help demo test check fix bench requirements
@@ -23,7 +24,7 @@ demo: $(VENV)/.ready-run ## Run January 2013's flights through two workers, and 
 	@$(BIN)/python -m selaras.demo $(ARGS)
 
 test: $(VENV)/.ready-test ## Run the tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: $(VENV)/.ready-check ## Check style, types, architecture, dependencies and spelling
 	@step() { printf '  %-13s' "$$1"; shift; if out=$$("$$@" 2>&1); then echo ok; else echo FAILED; echo "$$out"; failed=1; fi; }
