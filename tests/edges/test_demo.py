@@ -140,3 +140,21 @@ def test_without_a_terminal_progress_is_plain_lines() -> None:
     assert "300 of 300 flights" in ended.stdout
     assert "stale reads" in ended.stdout
     assert "\x1b" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "said"), [("memory://", "share no memory"), ("nonsense://", "there is no store 'nonsense'")]
+)
+def test_a_store_that_cannot_be_used_is_refused_in_words(url: str, said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "selaras.demo", "--flights", "10", "--url", url],
+        check=False,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=60,
+    )
+
+    assert ended.returncode in {1, 2}
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from rich.console import Console
 
-from selaras import Selaras
+from selaras import Selaras, SelarasError
 from selaras._app.survey import cache_stats, queue_stats
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.states import JobState
@@ -81,12 +81,14 @@ def demo(year: bool, workers: int, naive: bool, kill: bool, url: str, flights: i
 
     Exits with 1 if any plane is wrong (as it is with --naive).
     """
+    if url.startswith("memory:"):
+        raise click.BadParameter("the workers are processes of their own, and share no memory", param_hint="--url")
     plan = Plan(year=year, workers=workers, naive=naive, kill=kill, url=url, flights=flights or 0)
     console = Console()
     with tempfile.TemporaryDirectory(prefix="selaras-demo-") as directory:
         try:
             outcome = asyncio.run(_run(plan, Path(directory), None if as_json else console))
-        except CrewFailed as error:
+        except (CrewFailed, SelarasError) as error:
             raise click.ClickException(str(error)) from error
     if as_json:
         click.echo(msgspec.json.encode(_object(outcome)))
