@@ -13,6 +13,10 @@ from typing import Any, ClassVar, TypeVar
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Struct
+from tests.clock import SECOND, VirtualClock
+from tests.conformance import invariants
+from tests.conformance.world import LEASE, LOAD
+from tests.stores import make_store
 
 from selaras._contracts.limits import INTENT_GRACE_US, LOCK_ACCEPT_US, REAP_GRACE_US, UNROUTABLE_US
 from selaras._contracts.partition import (
@@ -45,10 +49,6 @@ from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START, Cursor
 from selaras._core.routing import home_of, partition_of
 from selaras._stores.memory.partition import MemoryPartition
-from tests.clock import SECOND, VirtualClock
-from tests.conformance import invariants
-from tests.conformance.world import LEASE, LOAD
-from tests.stores import make_store
 
 T = TypeVar("T")
 
@@ -440,11 +440,11 @@ class Histories(RuleBasedStateMachine):
         distrust = self.stamps[-1] if distrusts else 0
         request = ReadRequest(key, family, LOAD if wants else 0, distrust)
         reply = self.told(partition_of(key, self.partitions), reader, lambda one, since: one.read([request], since))
-        match reply.looks[0]:
-            case Miss(token=token):
-                self.tokens.append((key, token))
-            case Hit(entry=entry):
-                self.stamps.append(entry.stamp)
+        look = reply.looks[0]
+        if isinstance(look, Miss):
+            self.tokens.append((key, look.token))
+        elif isinstance(look, Hit):
+            self.stamps.append(look.entry.stamp)
 
     @rule(which=some, put=puts, reader=some)
     @precondition(lambda self: self.tokens)
@@ -471,8 +471,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.attempts)
     def plant(self, which: int, keys: tuple[str, ...], index: int, reader: int) -> None:
         worker, home, attempt = self.pick(self.attempts, which)
-        owner = Owner(home, attempt.job, attempt.fence)
-        self.told(index % self.partitions, reader, lambda one, since: one.plant(worker, owner, keys, since))
+        owner, partition = Owner(home, attempt.job, attempt.fence), index % self.partitions
+        here = [key for key in keys if partition_of(key, self.partitions) == partition]
+        self.told(partition, reader, lambda one, since: one.plant(worker, owner, here, since))
 
     # -- rules: other partitions
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+from itertools import pairwise
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from random import Random
 
-from selaras._contracts.limits import REAP_GRACE_US
-from selaras._stores.sqlite import SqliteStore
 from tests.clock import START_US, VirtualClock
 from tests.conformance.world import LEASE, World, job
+
+from selaras._contracts.limits import REAP_GRACE_US
+from selaras._stores.sqlite import SqliteStore
 
 REAPERS = 8
 ROUNDS = 5
@@ -70,6 +72,6 @@ async def test_br048_each_job_of_expired_leases_is_taken_back_once_however_many_
     assert [reaper.exitcode for reaper in reapers] == [0] * REAPERS
     assert taken_back == [JOBS] * ROUNDS
     assert [(await world.record(name)).lost for name in names] == [ROUNDS] * JOBS
-    assert [len(round) for round in fences] == [JOBS] * ROUNDS
-    assert all(before[-1] < after[0] for before, after in zip(fences, fences[1:], strict=False))
+    assert [len(claimed) for claimed in fences] == [JOBS] * ROUNDS
+    assert all(before[-1] < after[0] for before, after in pairwise(fences))
     await world.store.close()
