@@ -241,7 +241,8 @@ async def test_no_hot_statement_scans_a_table(folder: Path, clock: VirtualClock)
         con = sqlite3.connect(path)
         for name, statement in plans.HOT.items():
             steps = plans.plan(con, statement)
-            whole = [step for step in steps if step.startswith("SCAN") and "CONSTANT" not in step and "(" not in step]
+            given = ("CONSTANT", "(", "json_each")
+            whole = [step for step in steps if step.startswith("SCAN") and not any(word in step for word in given)]
             # Tables of what runs, and of lanes: that is not much.
             assert whole == {"running": ["SCAN r"], "unroutable": ["SCAN l"]}.get(name, []), (name, steps)
             assert name == "running" or not any("TEMP B-TREE" in step for step in steps), (name, steps)

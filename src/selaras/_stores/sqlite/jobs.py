@@ -140,8 +140,9 @@ class Lanes:
         codes = self._current()
         code = codes.get((queue, task))
         if code is None:
-            row = self._con.execute("INSERT INTO lanes (queue, task) VALUES (?, ?) RETURNING code", (queue, task)).fetchone()
-            code = codes[queue, task] = row[0]
+            code = self._con.execute("INSERT INTO lanes (queue, task) VALUES (?, ?)", (queue, task)).lastrowid
+            assert code is not None
+            codes[queue, task] = code
             self._log.lanes += 1
             self._known_at = self._log.lanes
         return code

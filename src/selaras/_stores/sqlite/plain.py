@@ -9,10 +9,12 @@ touch goes the long way, through `Jobs`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from selaras._contracts.limits import EPOCH_SHIFT
+import msgspec
+
 from selaras._core.jobs.job import Admission, Claim, NewJob, Settled, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._stores.sqlite import rows
@@ -23,7 +25,7 @@ from selaras._stores.sqlite.schema import STATES
 
 CLAIMABLE: Final = """
     SELECT w.number, j.id, j.task, j.plain, w.priority, w.place, w.lane, j.expires_us, j.payload, j.meta, j.queue,
-        j.created_us, j.result_ttl_us
+        j.created_us
     FROM ready AS w CROSS JOIN jobs AS j ON j.number = w.number WHERE w.lane = ? ORDER BY w.priority DESC, w.place LIMIT ?
 """
 ENTER: Final = f"""
@@ -31,19 +33,31 @@ ENTER: Final = f"""
     FROM jobs AS j CROSS JOIN lanes AS l ON l.queue = j.queue AND l.task = ''
     WHERE j.number > ? AND j.state = {STATES[JobState.READY]}
 """
-TAKE: Final = "INSERT INTO runs (number, instance, fence, turn, started_us) VALUES (?, ?, ?, ?, ?)"
+TAKE: Final = """
+    INSERT INTO runs (number, instance, fence, turn, started_us) SELECT value, ?2, ?3 + key, ?4, ?5 FROM json_each(?1)
+"""
+"""Numbers in the order of their fences, which follow each other from ?3 on."""
+
 CLEAR_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place <= ?"
 LAY_ASIDE: Final = (
     "UPDATE jobs SET lane = task, plain = 0, strayed_us = iif(strayed_us > 0, strayed_us, ready_us) WHERE number = ?"
 )
-GIVE_UP: Final = "DELETE FROM runs WHERE number = ? AND fence = ? AND instance = ? AND plain = 1"
-SUCCEED: Final = (
-    "INSERT INTO ends (number, fence, started_us, ended_us, keep_until_us, reason, error, result)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
+SUCCEED: Final = """
+    INSERT INTO ends (number, fence, started_us, ended_us, keep_until_us, reason, error, result)
+    SELECT r.number, r.fence, r.started_us, ?4, ?4 + j.result_ttl_us, ?5, ?6, ?7
+    FROM runs AS r CROSS JOIN jobs AS j ON j.number = r.number
+    WHERE r.number IN (SELECT value FROM json_each(?1)) AND r.fence IN (SELECT value FROM json_each(?2))
+        AND r.instance = ?3 AND r.plain = 1
+"""
+"""Of numbers and fences that belong together: fences are unique, so as many rows as there are numbers mean that all do."""
+
+DIFFER: Final = "UPDATE ends SET reason = ?, error = ?, result = ? WHERE number = ?"
+LEAVE: Final = "DELETE FROM runs WHERE number IN (SELECT value FROM json_each(?))"
 CLAIMED: Final = "SELECT id, task, payload, meta, queue, priority, created_us FROM jobs WHERE number = ?"
 _SUCCEEDED: Final = STATES[JobState.SUCCEEDED]
 _SCHEDULED: Final = STATES[JobState.SCHEDULED]
+
+_encode: Final = msgspec.json.encode
 
 _KNOWN_MOST: Final = 100_000
 
@@ -58,37 +72,48 @@ class PlainJobs:
         self._con = con
         self._log = log
         self._jobs = jobs
-        self._known: dict[int, tuple[Candidate, int]] = {}
-        """Of a fence, the plain job that was claimed here, and when: what never changes while it runs."""
+        self._known: dict[int, Candidate] = {}  # fence -> a plain job claimed here: a hint, checked by `SUCCEED`
 
     def admit(self, news: Sequence[NewJob], now: int) -> list[Admission]:
         """Enqueue plain jobs."""
         self._jobs.clear()
         log = self._log
         before = number = log.numbers
-        kept: list[tuple[Any, ...]] = []
+        at_once: list[tuple[Any, ...]] = []
+        later: list[tuple[Any, ...]] = []
         admissions: list[Admission] = []
         queues: dict[str, int] = {}  # with how many of them that wait for their time
         ready, scheduled = JobState.READY, JobState.SCHEDULED
-        is_ready, is_scheduled = STATES[ready], STATES[scheduled]
         for new in news:
             number += 1
+            queue = new.queue
+            if new.due_us <= now and new.delay_us <= 0 and not new.expires_in_us:
+                due_us = new.due_us or now
+                at_once.append((
+                    number, new.id, new.priority, now, due_us, new.result_ttl_us, queue, new.task, new.payload, new.meta,
+                    rows.more_of(new),
+                ))  # fmt: skip
+                number += 1
+                queues.setdefault(queue, 0)
+                admissions.append(Admission(new.id, ready))
+                continue
             first = number
             due_us = new.due_us or now + new.delay_us
             if due_us <= now:
                 number += 1
-                state, code, place, ready_us = ready, is_ready, number, now
+                state, place, ready_us = ready, number, now
             else:
-                state, code, place, ready_us = scheduled, is_scheduled, 0, 0
+                state, place, ready_us = scheduled, 0, 0
+            queues[queue] = queues.get(queue, 0) + (state is scheduled)
             expires_us = now + new.expires_in_us if new.expires_in_us else 0
-            queues[new.queue] = queues.get(new.queue, 0) + (code == is_scheduled)
-            kept.append((
-                first, new.id, code, new.priority, place, ready_us, now, due_us, not expires_us, expires_us,
-                new.result_ttl_us, new.queue, new.task, new.payload, new.meta, rows.more_of(new),
+            later.append((
+                first, new.id, STATES[state], new.priority, place, ready_us, now, due_us, not expires_us, expires_us,
+                new.result_ttl_us, queue, new.task, new.payload, new.meta, rows.more_of(new),
             ))  # fmt: skip
             admissions.append(Admission(new.id, state))
-        inserted = self._con.executemany(rows.INSERT_PLAIN, kept).rowcount
-        if inserted == len(kept):
+        inserted = self._con.executemany(rows.INSERT_READY, at_once).rowcount if at_once else 0
+        inserted += self._con.executemany(rows.INSERT_PLAIN, later).rowcount if later else 0
+        if inserted == len(news):
             log.numbers = number
             self._jobs.woken.extend(queues)
             for queue, count in queues.items():
@@ -122,32 +147,25 @@ class PlainJobs:
         self._con.executemany(LEAVE_LANE, [(row[6], row[4], row[5]) for row in strangers])
         self._con.executemany(ENTER_LANE, [(lane(row[10], row[2]), row[4], row[5], row[0]) for row in strangers])
 
-    def fence(self, now: int) -> int:
-        """Return the next fence (P15)."""
-        log = self._log
-        log.counter = max(log.counter + 1, (log.epoch << EPOCH_SHIFT) + now)
-        return log.counter
-
-    def take(self, taken: Sequence[tuple[Candidate, int]], holder: int, turn: int, now: int) -> None:
-        """Hand out plain jobs, each with the fence it was given. Whatever stood before them in their lanes is gone too."""
-        if not taken:
-            return
-        self._con.executemany(TAKE, [(row[0], holder, fence, turn, now) for row, fence in taken])
-        last = {(row[6], row[4]): row[5] for row, _ in taken}
-        self._con.executemany(CLEAR_LANE, [(lane, priority, place) for (lane, priority), place in last.items()])
+    def take(self, taken: Sequence[Candidate], fence: int, holder: int, turn: int, now: int) -> None:
+        """Hand out plain jobs, the first with this fence. Whatever stood before them in their lanes is gone too."""
+        self._con.execute(TAKE, (_encode([row[0] for row in taken]).decode(), holder, fence, turn, now))
+        last = {(row[6], row[4]): row[5] for row in taken}
+        for (lane, priority), place in last.items():
+            self._con.execute(CLEAR_LANE, (lane, priority, place))
         if len(self._known) > _KNOWN_MOST:
             self._known.clear()
-        self._known.update([(fence, (row, now)) for row, fence in taken])
+        self._known.update(zip(range(fence, fence + len(taken)), taken, strict=True))
 
     def settle(self, instance: str, holder: int, settlements: Sequence[Settlement], now: int) -> list[Settled]:
         """End attempts; runs of plain successes as one batch each. `holder`: the number of the instance."""
         known, succeed = self._known, JobEvent.SUCCEED
         settled: list[Settled] = []
-        run: list[tuple[Settlement, Candidate, int]] = []
+        run: list[tuple[Settlement, Candidate]] = []
         for one in settlements:
             claimed = known.pop(one.fence, None)
-            if claimed is not None and one.event is succeed and one.job == claimed[0][1] and not _has_effects(one):
-                run.append((one, *claimed))
+            if claimed is not None and one.event is succeed and one.job == claimed[1] and not _has_effects(one):
+                run.append((one, claimed))
                 continue
             if run:
                 settled += self._succeed(instance, holder, run, now)
@@ -158,34 +176,38 @@ class PlainJobs:
         return settled
 
     def _succeed(
-        self, instance: str, holder: int, run: list[tuple[Settlement, Candidate, int]], now: int
+        self, instance: str, holder: int, run: list[tuple[Settlement, Candidate]], now: int
     ) -> list[Settled]:
         self._jobs.clear()
-        execute, executemany = self._con.execute, self._con.executemany
+        execute = self._con.execute
+        numbers = _encode([row[0] for _, row in run]).decode()
+        fences = _encode([one.fence for one, _ in run]).decode()
+        alike = _told(run[0][0])
         execute("SAVEPOINT plain")
-        given_up = executemany(GIVE_UP, [(row[0], one.fence, holder) for one, row, _ in run]).rowcount
-        if given_up < len(run):
+        succeeded = execute(SUCCEED, (numbers, fences, holder, now, *alike)).rowcount
+        if succeeded < len(run):
             # One is no longer ours, or no longer plain: all of this batch goes the long way.
             execute("ROLLBACK TO plain")
             execute("RELEASE plain")
-            return [self._jobs.settle(instance, one, now) for one, _, _ in run]
+            return [self._jobs.settle(instance, one, now) for one, _ in run]
         execute("RELEASE plain")
-        executemany(
-            SUCCEED,
-            [
-                (row[0], one.fence, started_us, now, now + row[12], one.reason, one.error, one.result)
-                for one, row, started_us in run
-            ],
-        )
-        for _, row, _ in run:
-            self._jobs.count(row[10], _SUCCEEDED, 1)
+        execute(LEAVE, (numbers,))
+        others = [(*_told(one), row[0]) for one, row in run if _told(one) != alike]
+        if others:
+            self._con.executemany(DIFFER, others)
+        for queue, many in Counter([row[10] for _, row in run]).items():
+            self._jobs.count(queue, _SUCCEEDED, many)
         state = JobState.SUCCEEDED
-        return [Settled(one.job, one.fence, state) for one, _, _ in run]
+        return [Settled(one.job, one.fence, state) for one, _ in run]
+
+
+def _told(one: Settlement) -> tuple[str, bytes | None, bytes | None]:
+    return one.reason, one.error, one.result
 
 
 def claim_of(row: Candidate, fence: int, position: int) -> Claim:
     """Make the claim of a plain job: its first."""
-    _, job, task, _, priority, _, _, _, payload, meta, queue, created_us, _ = row
+    _, job, task, _, priority, _, _, _, payload, meta, queue, created_us = row
     return Claim(job, fence, 1, task, payload, meta, queue, priority, 0, created_us, position)
 
 

@@ -251,8 +251,8 @@ class Steps:
     ) -> bool | None:
         """Take what was found, in order. Returns True: more is left; None: what comes next must be looked up again."""
         jobs, instance, turn, tasks = self._jobs, request.instance, request.number, request.tasks
-        fence = self._plain.fence
-        plain: list[tuple[Candidate, int]] = []
+        plain: list[Candidate] = []
+        first = 0
         unknown: list[Candidate] = []
         left: bool | None = False
         room = limit - len(taken)
@@ -269,14 +269,19 @@ class Steps:
             else:
                 room -= 1
                 if row[3]:
-                    one = (row, fence(now))
-                    plain.append(one)
-                    taken.append(one)
-                else:
-                    taken.append(jobs.claim(jobs.known(row[1]), instance, holder, turn, now))
+                    fence = self._log.next_stamp(now)
+                    first = first or fence
+                    plain.append(row)
+                    taken.append((row, fence))
+                    continue
+                if plain:
+                    self._plain.take(plain, first, holder, turn, now)
+                    plain, first = [], 0
+                taken.append(jobs.claim(jobs.known(row[1]), instance, holder, turn, now))
         if unknown:
             self._plain.lay_aside(unknown)
-        self._plain.take(plain, holder, turn, now)
+        if plain:
+            self._plain.take(plain, first, holder, turn, now)
         return left
 
     def _tell_again(self, request: TurnRequest, kept: msgspec.Raw) -> Told:
