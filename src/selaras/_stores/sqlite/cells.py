@@ -26,11 +26,13 @@ _STANDS: Final = """
 CELL: Final = f"SELECT {_CELL} FROM (SELECT 1) {_STANDS}"
 """All that stands in the place of key ?1, in one row."""
 
-CELL_AND_TAIL: Final = f"""
-    SELECT l.position, l.event_id, l.before_position, l.before_id, l.epoch, l.last_mark, l.tag_floor, l.time_us, {_CELL}
-    FROM ledger AS l {_STANDS}
+HIT: Final = """
+    SELECT l.position, l.event_id, l.epoch, l.last_mark, l.tag_floor, l.time_us,
+        e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value
+    FROM ledger AS l CROSS JOIN entries AS e ON e.key = ?1
+    WHERE l.one = 1 AND NOT EXISTS (SELECT 1 FROM intents WHERE key = ?1) AND NOT EXISTS (SELECT 1 FROM floors WHERE key = ?1)
 """
-"""The same with the log's ends, so that a reader's look at one key is one statement, and so of one snapshot."""
+"""An entry that nothing stands beside, with the log's ends: one statement, and so of one snapshot."""
 
 _ENTRY: Final = "SELECT position, stamp, checksum, until_us, family, version, tags, value FROM entries WHERE key = ?"
 _STORE: Final = (
@@ -140,7 +142,7 @@ class Cells:
         preimage = _encode(stored) if stored else None
         intent = (key, owner.home, owner.job, owner.fence, now, self._log.position, not here, preimage)
         self._execute(_PLANT, intent)
-        return _entry(stored, now) if stored else None
+        return entry_of(stored, now) if stored else None
 
     def void(self, key: str) -> None:
         """Whatever was known of the key is not to be trusted (L6)."""
@@ -286,7 +288,7 @@ def look_at(cell: Any, now: int, is_voided: Any) -> Look:
     if stands or (closed_until_us is not None and closed_until_us > now):
         return Standing(floor)
     if position is not None and not 0 < until_us <= now and not _below(version, floor) and not is_voided():
-        return Hit(_entry((*cell[4:],), now))
+        return Hit(entry_of(cell[4:], now))
     if token_until_us is not None and token_until_us > now:
         return Busy(token_until_us - now, floor)
     return Busy(0, floor)
@@ -308,7 +310,8 @@ def intent_of(row: Any) -> Intent:
     return Intent(key, home, job, fence, bool(clean), until_us)
 
 
-def _entry(stored: Any, now: int) -> Entry:
+def entry_of(stored: Any, now: int) -> Entry:
+    """Show a stored entry."""
     position, stamp, checksum, until_us, _, version, tags, value = stored
     return Entry(
         value,

@@ -36,7 +36,7 @@ from selaras._core.jobs.job import Admission, Attempt, JobRecord, NewJob, Settle
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite import inspection
-from selaras._stores.sqlite.cells import CELL, CELL_AND_TAIL, intents_on, look_at, tags_of
+from selaras._stores.sqlite.cells import CELL, HIT, entry_of, intents_on, look_at, tags_of
 from selaras._stores.sqlite.connection import Connection
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.log import news, voided_after
@@ -84,26 +84,27 @@ class SqlitePartition:
 
     async def read(self, requests: Sequence[ReadRequest], since: Cursor) -> ReadReply:
         """See `Partition`."""
-        reply = self._read_one(requests[0], since) if len(requests) == 1 else None
+        reply = self._read_hit(requests[0], since) if len(requests) == 1 else None
         if reply is None:
             reply = self._reader.snapshot(lambda con: self._read(con, requests, since))
         if reply is None:
             reply = await self._run(lambda steps: steps.read(requests, since))
         return reply
 
-    def _read_one(self, request: ReadRequest, since: Cursor) -> ReadReply | None:
+    def _read_hit(self, request: ReadRequest, since: Cursor) -> ReadReply | None:
         """Look at one key in one statement; None: it needs more."""
-        row: Any = self._reader.at_once(lambda con: con.execute(CELL_AND_TAIL, (request.key,)).fetchone())
-        position, event_id, _, _, epoch, last_mark, tag_floor, time_us = row[:8]
-        if since.position != position or since.event_id != event_id:
+        row = self._reader.first(HIT, (request.key,))
+        if row is None:
             return None
-        cell = row[8:]
-        if cell[4] is not None and (cell[4] < last_mark or cell[4] < tag_floor):
+        position, event_id, epoch, last_mark, tag_floor, time_us, at, stamp, _, until_us, _, _, _, _ = row
+        if since.position != position or since.event_id != event_id or stamp == request.distrust:
+            return None
+        if at < last_mark or at < tag_floor:
             return None  # a tag or a family was voided since: ask which
-        look = look_at(cell, self._file.now_us(time_us), _is_not_voided)
-        if _needs_writer(look, request):
+        now = self._file.now_us(time_us)
+        if 0 < until_us <= now:
             return None
-        return ReadReply((look,), News(since, epoch=epoch))
+        return ReadReply((Hit(entry_of(row[6:], now)),), News(since, epoch=epoch))
 
     def _read(self, con: Connection, requests: Sequence[ReadRequest], since: Cursor) -> ReadReply | None:
         """Look at keys in the snapshot of `con`; None: one of them needs the writer."""
@@ -286,10 +287,6 @@ class PartitionPulse:
     def close(self) -> None:
         """Free the connection."""
         self._writer.close()
-
-
-def _is_not_voided() -> bool:
-    return False
 
 
 def _needs_writer(look: Look, request: ReadRequest) -> bool:

@@ -28,6 +28,7 @@ HOT: Final = {
     "unroutable": jobs.UNROUTABLE,
     "head of a line": jobs.FIRST_OF_NEXT_QUEUE,
     "cancels": steps.CANCELS,
+    "hit": cells.HIT,
     "look at a key": cells.CELL,
 }
 

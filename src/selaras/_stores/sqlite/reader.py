@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from selaras._core.errors import StoreUnavailable
 from selaras._core.positions import Cursor
-from selaras._stores.sqlite.connection import Connection, DatabaseError, Link, is_broken, roll_back, unavailable
+from selaras._stores.sqlite.connection import (
+    Connection,
+    DatabaseError,
+    Link,
+    Value,
+    is_broken,
+    roll_back,
+    unavailable,
+)
 from selaras._stores.sqlite.file import CommitSign, DatabaseFile
 from selaras._stores.sqlite.log import TAIL
 
@@ -33,6 +41,14 @@ class Reader:
         with link.lock:
             try:
                 return look(self._connection())
+            except DatabaseError as error:
+                raise self._failed(error) from error
+
+    def first(self, statement: str, values: tuple[Value, ...]) -> Any:
+        """Return the first row of one statement, or None. Raises StoreUnavailable."""
+        with self._link.lock:
+            try:
+                return self._connection().execute(statement, values).fetchone()
             except DatabaseError as error:
                 raise self._failed(error) from error
 
