@@ -582,5 +582,6 @@ class MemoryAlone(Histories):
 TestMemoryAlone = MemoryAlone.TestCase
 TestOnePartition = Histories.TestCase
 TestTwoPartitions = HistoriesOfTwoPartitions.TestCase
-for _case in (TestMemoryAlone, TestOnePartition, TestTwoPartitions):
-    _case.settings = settings(stateful_step_count=40)
+TestMemoryAlone.settings = TestOnePartition.settings = TestTwoPartitions.settings = settings(
+    max_examples=settings().max_examples // 2, stateful_step_count=40
+)

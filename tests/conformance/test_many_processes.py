@@ -17,7 +17,7 @@ from selaras._contracts.limits import REAP_GRACE_US
 from selaras._stores.sqlite import SqliteStore
 
 REAPERS = 8
-ROUNDS = 5
+ROUNDS = 3
 JOBS = 20
 
 _spawn = multiprocessing.get_context("spawn")

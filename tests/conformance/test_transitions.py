@@ -90,6 +90,7 @@ HAPPENINGS: dict[JobEvent, Happening] = {
 }
 
 
+@pytest.mark.parametrize("store", ["memory-1", "sqlite-1"], indirect=True)  # a job's life is one partition's
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(JobState, JobEvent)))
 async def test_a_job_moves_as_the_table_says_or_not_at_all(world: World, state: JobState, event: JobEvent) -> None:
     worker = await world.worker(queues=("default", "aside"))
