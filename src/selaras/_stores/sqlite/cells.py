@@ -34,7 +34,6 @@ HIT: Final = """
 """
 """An entry that nothing stands beside, with the log's ends: one statement, and so of one snapshot."""
 
-_ENTRY: Final = "SELECT position, stamp, checksum, until_us, family, version, tags, value FROM entries WHERE key = ?"
 _STORE: Final = (
     "INSERT OR REPLACE INTO entries (key, position, stamp, checksum, until_us, family, version, tags, value)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -129,14 +128,21 @@ class Cells:
 
     def plant(self, owner: Owner, key: str, now: int) -> Entry | None:
         """Put the owner's intent in the key's place (L3). Returns the pre-image, if it has one."""
-        here = self._here(key)
+        cell = self._execute(CELL, (key,)).fetchone()
+        here = self._here(key) if cell[0] else []
         former = next((one for one in here if one[1] == owner.home and one[2] == owner.job), None)
         if former and former[3] == owner.fence:  # invalidated by its own attempt: what it puts later is still the latest
             self.void(key)
             self._execute(_CLEAN, (former[4], former[0]))
             return None
-        stored = self._valid(key, now) if not here else None
-        self._void(key, touched=bool(here))
+        stored = self._valid(cell, now) if not here else None
+        self._log.append(Scope.KEY, key)
+        if cell[4] is not None:
+            self._execute(_DROP_ENTRY, (key,))
+        if cell[3] is not None:
+            self._execute(_DROP_TOKEN, (key,))
+        if here:
+            self._execute(_TOUCH, (key,))
         if former:  # of an earlier attempt (P18)
             self._execute(_REMOVE, (former[0],))
         preimage = _encode(stored) if stored else None
@@ -146,14 +152,10 @@ class Cells:
 
     def void(self, key: str) -> None:
         """Whatever was known of the key is not to be trusted (L6)."""
-        self._void(key, touched=True)
-
-    def _void(self, key: str, *, touched: bool) -> None:
         self._log.append(Scope.KEY, key)
         self._execute(_DROP_ENTRY, (key,))
         self._execute(_DROP_TOKEN, (key,))
-        if touched:
-            self._execute(_TOUCH, (key,))
+        self._execute(_TOUCH, (key,))
 
     def invalidate(self, names: Invalidation, now: int) -> None:
         """Void names, set floors, close fills."""
@@ -265,12 +267,12 @@ class Cells:
         row: tuple[int | None, int] | None = self._execute(_FLOOR, (key,)).fetchone()
         return row or (None, 0)
 
-    def _valid(self, key: str, now: int) -> StoredEntry | None:
-        """Return the entry, unless its time is over, a tag or its family was voided since, or it is below the floor."""
-        row: StoredEntry | None = self._execute(_ENTRY, (key,)).fetchone()
-        if row is None or 0 < row[3] <= now or self._log.voided_after(row[0], row[4], tags_of(row[6])):
+    def _valid(self, cell: Any, now: int) -> StoredEntry | None:
+        """Return the entry of a cell, unless its time is over, a tag or its family was voided, or it is below the floor."""
+        row: StoredEntry | tuple[None, ...] = cell[4:]
+        if row[0] is None or 0 < row[3] <= now or self._log.voided_after(row[0], row[4], tags_of(row[6])):
             return None
-        return None if _below(row[5], self._floor(key)[0]) else row
+        return None if _below(row[5], cell[1]) else row
 
     def _store(self, put: Put, now: int) -> tuple[int, int]:
         position, stamp = self._log.position, self._log.next_stamp(now)

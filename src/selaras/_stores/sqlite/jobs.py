@@ -94,6 +94,7 @@ MIXED_LINES: Final = f"""
 """Lines whose head depends on which queues are served; in all others it is the first, whoever serves it."""
 
 _LINE: Final = "SELECT holder, head FROM lines WHERE name = ?"
+_LINES: Final = "SELECT name, holder, head FROM lines WHERE name IN (SELECT value FROM json_each(?))"
 _SAVE_LINE: Final = "INSERT OR REPLACE INTO lines VALUES (?, ?, ?)"
 _DROP_LINE: Final = "DELETE FROM lines WHERE name = ?"
 _DEPEND: Final = (
@@ -112,9 +113,11 @@ _COUNT: Final = (
     "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs"
 )
 
+_NOBODY: Final[frozenset[str]] = frozenset()
 _TASK: Final = KINDS[JobKind.TASK]
 _EDGES: Final = {edge.value: edge for edge in Edge}
 _encode: Final = msgspec.msgpack.encode
+_encode_json: Final = msgspec.json.encode
 
 
 @dataclass(slots=True)
@@ -183,6 +186,7 @@ class Jobs:
         self.lanes = Lanes(con, log)
         self._rows: dict[str, Row | None] = {}
         self._changed: dict[str, Row] = {}
+        self._stirred: dict[str, set[str]] = {}  # of a line, those that were changed
         self._lines: dict[str, _Line] = {}
         self._lines_changed: set[str] = set()
         self._counted: dict[tuple[str, int], int] = {}
@@ -202,6 +206,26 @@ class Jobs:
         row = self._rows[id] = rows.row_of(kept, self.lanes.code) if kept else None
         return row
 
+    def read_ahead(self, ids: list[str]) -> None:
+        """Read jobs, and their lines, in one go: they are going to be asked for."""
+        missing = [id for id in ids if id not in self._rows]
+        if len(missing) < 2:
+            return
+        names: list[str] = []
+        for kept in self._execute(rows.BY_IDS, (_encode_json(missing).decode(),)).fetchall():
+            row = rows.row_of(kept, self.lanes.code)
+            self._rows[row.id] = row
+            if row.line and row.line not in self._lines and row.line not in self._lines_changed:
+                names.append(row.line)
+        if names:
+            for name, holder, head in self._execute(_LINES, (_encode_json(names).decode(),)).fetchall():
+                self._lines[name] = _Line(holder, head, is_fresh=False)
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Know these no more: they were changed behind our back. What was changed here must be written."""
+        for id in ids:
+            self._rows.pop(id, None)
+
     def known(self, id: str) -> Row:
         """Return a job that must be there."""
         row = self.get(id)
@@ -211,48 +235,62 @@ class Jobs:
     def touch(self, row: Row) -> None:
         """Note that a row was changed."""
         self._changed[row.id] = row
+        if row.line:
+            self._stirred.setdefault(row.line, set()).add(row.id)
 
     def flush(self) -> None:
         """Write what was changed: the statements that follow select by it."""
         if self._changed:
             changed, self._changed = self._changed, {}
-            for row in changed.values():
-                self._write(row)
+            self._stirred.clear()
+            self._write(changed.values())
         if self._lines_changed:
-            for name in self._lines_changed:
-                line = self._lines.get(name)
-                if line is None:
-                    self._execute(_DROP_LINE, (name,))
-                else:
-                    self._execute(_SAVE_LINE, (name, line.holder, line.head))
-                    line.is_fresh = False
+            lines = [(name, self._lines.get(name)) for name in self._lines_changed]
             self._lines_changed.clear()
+            self._many(_DROP_LINE, [(name,) for name, line in lines if line is None])
+            self._many(_SAVE_LINE, [(name, line.holder, line.head) for name, line in lines if line])
+            for _, line in lines:
+                if line:
+                    line.is_fresh = False
 
-    def _write(self, row: Row) -> None:
+    def _many(self, statement: str, values: list[tuple[Any, ...]]) -> None:
+        if len(values) == 1:
+            self._execute(statement, values[0])
+        elif values:
+            self._con.executemany(statement, values)
+
+    def _write(self, changed: Iterable[Row]) -> None:
         """Write what differs from what the tables have."""
-        lane = self.lanes.code(row.queue, row.lane) if row.state is JobState.READY else 0
-        was, row.kept = row.kept, rows.kept_of(row, lane)
-        wide, ready, run, end, counted = row.kept
-        assert wide is not None
-        execute = self._execute
-        if was.wide is None:
-            execute(rows.INSERT, wide)
-        elif was.wide != wide:
-            execute(rows.UPDATE, (*wide[2:], row.number))
-        if was.ready != ready:
-            if was.ready is not None:
-                execute(LEAVE_LANE, was.ready[:3])
-            if ready is not None:
-                execute(ENTER_LANE, ready)
-        if was.run != run:
-            execute(rows.RUN, run) if run is not None else execute(_FORGET_RUN, (row.number,))
-        if was.end != end:
-            execute(rows.END, end) if end is not None else execute(_FORGET_END, (row.number,))
-        if was.counted != counted:
-            if was.counted is not None:
-                self.count(*was.counted, -1)
-            if counted is not None:
-                self.count(*counted, 1)
+        written: list[tuple[str, tuple[Any, ...]]] = []
+        write = written.append
+        for row in changed:
+            lane = self.lanes.code(row.queue, row.lane) if row.state is JobState.READY else 0
+            was, row.kept = row.kept, rows.kept_of(row, lane)
+            wide, ready, run, end, counted = row.kept
+            assert wide is not None
+            if was.wide is None:
+                write((rows.INSERT, wide))
+            elif was.wide != wide:
+                write((rows.UPDATE, (*wide[2:], row.number)))
+            if was.ready != ready:
+                if was.ready is not None:
+                    write((LEAVE_LANE, was.ready[:3]))
+                if ready is not None:
+                    write((ENTER_LANE, ready))
+            if was.run != run:
+                write((rows.RUN, run) if run is not None else (_FORGET_RUN, (row.number,)))
+            if was.end != end:
+                write((rows.END, end) if end is not None else (_FORGET_END, (row.number,)))
+            if was.counted != counted:
+                if was.counted is not None:
+                    self.count(*was.counted, -1)
+                if counted is not None:
+                    self.count(*counted, 1)
+        together: dict[str, list[tuple[Any, ...]]] = {}
+        for statement, values in written:
+            together.setdefault(statement, []).append(values)
+        for statement, many in together.items():
+            self._many(statement, many)
 
     def count(self, queue: str, state: int, jobs: int) -> None:
         """Note that more jobs are in a state, or fewer."""
@@ -278,6 +316,7 @@ class Jobs:
         """The transaction was rolled back: nothing that was read or changed is true."""
         self._rows.clear()
         self._changed.clear()
+        self._stirred.clear()
         self._lines.clear()
         self._lines_changed.clear()
         self._counted.clear()
@@ -405,11 +444,12 @@ class Jobs:
             del self._lines[name]
 
     def _first(self, name: str, leaving: str) -> str:
-        # Whoever leaves is about to change again: it is left out by name, and written once.
-        unwritten = self._changed.pop(leaving, None)
-        self.flush()
-        if unwritten:
-            self._changed[leaving] = unwritten
+        # Whoever leaves is left out by name, as it is about to change again; of the line's others all must be written.
+        if self._stirred.get(name, _NOBODY) - {leaving}:
+            unwritten = self._changed.pop(leaving, None)
+            self.flush()
+            if unwritten:
+                self.touch(unwritten)
         paused, served = self.paused(), self._served
         best: tuple[bool, int, int, str] | None = None
         kind, queue = -1, ""
@@ -492,8 +532,7 @@ class Jobs:
         row.started_us, row.progress = now, None
         row.lane = ""
         if row.line:
-            line = self.line(row.line)
-            line.holder, line.head = row.id, ""
+            self._lines[row.line] = _Line(row.id, is_fresh=False)  # it was its head, or held it already
             self._lines_changed.add(row.line)
         if row.rest.unique_until is UniqueUntil.STARTED:
             self._free_unique(row)
@@ -924,7 +963,7 @@ class Jobs:
     def _move(self, row: Row, event: JobEvent, state: JobState) -> None:
         assert allowed(row.state, event, state), (row.state, event, state)
         row.state = state
-        self._changed[row.id] = row
+        self.touch(row)
 
     def unfetched_locks(self, now: int) -> list[Row]:
         """Locks that were granted and not fetched in time (P21)."""

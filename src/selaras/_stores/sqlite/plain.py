@@ -143,6 +143,7 @@ class PlainJobs:
     def lay_aside(self, strangers: Sequence[Candidate]) -> None:
         """No worker here knows their tasks: they wait apart for one that does."""
         lane = self._jobs.lanes.code
+        self._jobs.drop([row[1] for row in strangers])
         self._con.executemany(LAY_ASIDE, [(row[0],) for row in strangers])
         self._con.executemany(LEAVE_LANE, [(row[6], row[4], row[5]) for row in strangers])
         self._con.executemany(ENTER_LANE, [(lane(row[10], row[2]), row[4], row[5], row[0]) for row in strangers])
@@ -155,6 +156,7 @@ class PlainJobs:
             self._con.execute(CLEAR_LANE, (lane, priority, place))
         if len(self._known) > _KNOWN_MOST:
             self._known.clear()
+        self._jobs.drop([row[1] for row in taken])
         self._known.update(zip(range(fence, fence + len(taken)), taken, strict=True))
 
     def settle(self, instance: str, holder: int, settlements: Sequence[Settlement], now: int) -> list[Settled]:
@@ -162,6 +164,7 @@ class PlainJobs:
         known, succeed = self._known, JobEvent.SUCCEED
         settled: list[Settled] = []
         run: list[tuple[Settlement, Candidate]] = []
+        self._jobs.read_ahead([one.job for one in settlements if one.fence not in known])
         for one in settlements:
             claimed = known.pop(one.fence, None)
             if claimed is not None and one.event is succeed and one.job == claimed[1] and not _has_effects(one):
@@ -178,7 +181,7 @@ class PlainJobs:
     def _succeed(
         self, instance: str, holder: int, run: list[tuple[Settlement, Candidate]], now: int
     ) -> list[Settled]:
-        self._jobs.clear()
+        self._jobs.flush()
         execute = self._con.execute
         numbers = _encode([row[0] for _, row in run]).decode()
         fences = _encode([one.fence for one, _ in run]).decode()
@@ -192,6 +195,7 @@ class PlainJobs:
             return [self._jobs.settle(instance, one, now) for one, _ in run]
         execute("RELEASE plain")
         execute(LEAVE, (numbers,))
+        self._jobs.drop([one.job for one, _ in run])
         others = [(*_told(one), row[0]) for one, row in run if _told(one) != alike]
         if others:
             self._con.executemany(DIFFER, others)

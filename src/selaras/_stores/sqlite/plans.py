@@ -18,6 +18,7 @@ HOT: Final = {
     "enter lane": plain.ENTER,
     "leave lane": jobs.LEAVE_LANE,
     "job": rows.BY_ID,
+    "jobs": rows.BY_IDS,
     "change": rows.UPDATE,
     "due": jobs.DUE,
     "next due": jobs.NEXT_DUE,

@@ -43,6 +43,7 @@ _COLUMNS: Final = ", ".join([
 ])  # fmt: skip
 SELECT: Final = f"SELECT {_COLUMNS} {FROM} LEFT JOIN instances AS i ON i.number = r.instance"
 BY_ID: Final = f"{SELECT} WHERE j.id = ?"
+BY_IDS: Final = f"{SELECT} WHERE j.id IN (SELECT value FROM json_each(?))"
 INSERT: Final = f"INSERT INTO jobs ({', '.join(_WIDE)}) VALUES ({', '.join('?' * len(_WIDE))})"
 UPDATE: Final = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _WIDE[2:])} WHERE number = ?"
 RUN: Final = f"INSERT OR REPLACE INTO runs ({', '.join(_RUN)}) VALUES ({', '.join('?' * len(_RUN))})"

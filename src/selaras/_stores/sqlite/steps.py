@@ -226,7 +226,7 @@ class Steps:
     ) -> tuple[list[Taken], bool]:
         """Claim up to `limit` jobs: plain ones as (row, fence). Returns them, and whether more could be claimed."""
         taken: list[Taken] = []
-        self._jobs.clear()
+        self._jobs.flush()
         lanes = self._plain.lanes(request.queues, request.tasks)
         while lanes:
             most = limit - len(taken) + 1
@@ -236,7 +236,7 @@ class Steps:
                 return taken, True
             if len(found) < most and done is not None:
                 return taken, False
-            self._jobs.clear()
+            self._jobs.flush()
         return taken, False
 
     def _take(
@@ -256,6 +256,7 @@ class Steps:
         unknown: list[Candidate] = []
         left: bool | None = False
         room = limit - len(taken)
+        jobs.read_ahead([row[1] for row in found if not row[3]])
         for row in found:
             if row[2] not in tasks:
                 unknown.append(row)
