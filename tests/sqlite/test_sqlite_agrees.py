@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from msgspec import structs
 from tests.clock import SECOND, VirtualClock
 
 from selaras._contracts.partition import (
@@ -71,14 +70,6 @@ class Pair:
         assert replies[0] == replies[1], "\n".join([*self.said[-3:], f"memory {replies[0]}", f"sqlite {replies[1]}"])
         assert self.rung[0] == self.rung[1], "\n".join([*self.said[-3:], f"{self.rung}"])
         return replies[0]
-
-    async def repeat(self, at: int, request: TurnRequest) -> None:
-        """Send a turn again. A claim whose job was settled by a later turn, and purged, need not be told again."""
-        self.said.append(f"{at} again {request}")
-        one, other = [await store.partitions[at].turn(request) for store in self.stores]
-        kept = [(await self.stores[0].partitions[at].job(claim.job, START))[0] for claim in one.claims]
-        claims = tuple(claim for claim, job in zip(one.claims, kept, strict=True) if job or claim in other.claims)
-        assert structs.replace(one, claims=claims) == other, "\n".join([*self.said[-3:], f"{one}", f"{other}"])
 
     def cursor(self, at: int) -> Cursor:
         return self.cursors[at] if self.dice.random() < 0.9 else START
@@ -211,7 +202,7 @@ class Pair:
                 self.claims += [(at, instance, claim) for claim in reply.claims]
             case "again" if self.requests:
                 there, request = self.requests[-3:][0]
-                await self.repeat(there, request)
+                await self.ask(there, "turn", request)
             case "settle":
                 mine = [one for one in self.claims if one[:2] == (at, instance)][:2]
                 await self.ask(at, "settle", instance, [self.settlement(claim) for _, _, claim in mine], self.cursor(at))

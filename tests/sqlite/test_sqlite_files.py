@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -15,6 +16,7 @@ from tests.clock import SECOND, VirtualClock
 
 from selaras._contracts.limits import REAP_GRACE_US
 from selaras._contracts.partition import (
+    Enqueued,
     Fill,
     HeartbeatRequest,
     Instance,
@@ -24,7 +26,7 @@ from selaras._contracts.partition import (
     TurnRequest,
 )
 from selaras._core.cache.entry import Hit, Miss
-from selaras._core.errors import StoreMismatch, StoreUnavailable
+from selaras._core.errors import NotEncodable, StoreMismatch, StoreUnavailable
 from selaras._core.jobs.job import Attempt, NewJob, Put
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
@@ -230,6 +232,22 @@ async def test_store_time_never_goes_back(folder: Path, clock: VirtualClock) -> 
         jobs = (await partition.jobs(JobFilter())).jobs
 
         assert jobs[0].created_us == jobs[1].created_us
+
+
+async def test_a_name_that_is_not_text_is_refused_and_stops_nobody_else(folder: Path, clock: VirtualClock) -> None:
+    async with opened(folder / "s.db", clock) as partition:
+        with pytest.raises(NotEncodable, match="lone surrogate"):
+            await partition.read([ReadRequest("key-\ud800")], START)
+
+        good, bad = await asyncio.gather(
+            partition.enqueue([NewJob(id="good", task="work")], START),
+            partition.enqueue([NewJob(id="bad-\ud800", task="work")], START),
+            return_exceptions=True,
+        )
+
+        assert isinstance(bad, NotEncodable)
+        assert isinstance(good, Enqueued)
+        assert [job.id for job in (await partition.jobs(JobFilter())).jobs] == ["good"]
 
 
 # -- plans

@@ -15,7 +15,7 @@ from time import sleep
 from typing import Final, TypeAlias
 from weakref import WeakSet
 
-from selaras._core.errors import StoreUnavailable
+from selaras._core.errors import NotEncodable, SelarasError, StoreUnavailable
 
 Connection: TypeAlias = sqlite3.Connection
 DatabaseError: Final = sqlite3.Error
@@ -140,6 +140,18 @@ def unavailable(error: Exception, path: Path) -> StoreUnavailable:
         if name.startswith(beginning):
             return StoreUnavailable(f"the store {path.absolute()} {advice} ({error})")
     return StoreUnavailable(f"the store {path.absolute()} failed: {error}")
+
+
+def translated(error: Exception, path: Path) -> Exception:
+    """Say in our words what the driver said; what is not of the driver stays as it is."""
+    if isinstance(error, UnicodeEncodeError):
+        return not_text(error)
+    return unavailable(error, path) if isinstance(error, DatabaseError) else error
+
+
+def not_text(error: UnicodeEncodeError) -> SelarasError:
+    """Say that a name cannot be kept: SQLite's texts are UTF-8, which has no lone surrogates."""
+    return NotEncodable(f"{error.object!r} holds a lone surrogate, which is not text: nothing was done")
 
 
 class Link:

@@ -113,6 +113,9 @@ _COUNT: Final = (
     "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs"
 )
 
+RUNNING_MOST: Final = 10_000
+"""Running jobs remembered; more are read again when they end."""
+
 _NOBODY: Final[frozenset[str]] = frozenset()
 _TASK: Final = KINDS[JobKind.TASK]
 _EDGES: Final = {edge.value: edge for edge in Edge}
@@ -185,6 +188,7 @@ class Jobs:
         self._partitions = partitions
         self.lanes = Lanes(con, log)
         self._rows: dict[str, Row | None] = {}
+        self._running: dict[str, Row] = {}  # claimed here, and true as long as no other connection writes
         self._changed: dict[str, Row] = {}
         self._stirred: dict[str, set[str]] = {}  # of a line, those that were changed
         self._lines: dict[str, _Line] = {}
@@ -202,21 +206,30 @@ class Jobs:
         """Return a job as it stands."""
         if id in self._rows:
             return self._rows[id]
+        if id in self._running:
+            row = self._rows[id] = self._running[id]
+            return row
         kept = self._execute(rows.BY_ID, (id,)).fetchone()
-        row = self._rows[id] = rows.row_of(kept, self.lanes.code) if kept else None
-        return row
+        found = self._rows[id] = rows.row_of(kept, self.lanes.code) if kept else None
+        return found
 
     def read_ahead(self, ids: list[str]) -> None:
         """Read jobs, and their lines, in one go: they are going to be asked for."""
-        missing = [id for id in ids if id not in self._rows]
-        if len(missing) < 2:
-            return
         names: list[str] = []
+        missing: list[str] = []
+        for id in ids:
+            if id in self._running:
+                self._rows[id] = known = self._running[id]
+                names.append(known.line)
+            elif id not in self._rows:
+                missing.append(id)
+        if len(ids) < 2:
+            return
         for kept in self._execute(rows.BY_IDS, (_encode_json(missing).decode(),)).fetchall():
             row = rows.row_of(kept, self.lanes.code)
             self._rows[row.id] = row
-            if row.line and row.line not in self._lines and row.line not in self._lines_changed:
-                names.append(row.line)
+            names.append(row.line)
+        names = [name for name in names if name and name not in self._lines and name not in self._lines_changed]
         if names:
             for name, holder, head in self._execute(_LINES, (_encode_json(names).decode(),)).fetchall():
                 self._lines[name] = _Line(holder, head, is_fresh=False)
@@ -225,6 +238,11 @@ class Jobs:
         """Know these no more: they were changed behind our back. What was changed here must be written."""
         for id in ids:
             self._rows.pop(id, None)
+            self._running.pop(id, None)
+
+    def forget_running(self) -> None:
+        """Another connection has written."""
+        self._running.clear()
 
     def known(self, id: str) -> Row:
         """Return a job that must be there."""
@@ -315,6 +333,7 @@ class Jobs:
     def forget_all(self) -> None:
         """The transaction was rolled back: nothing that was read or changed is true."""
         self._rows.clear()
+        self._running.clear()
         self._changed.clear()
         self._stirred.clear()
         self._lines.clear()
@@ -964,6 +983,10 @@ class Jobs:
         assert allowed(row.state, event, state), (row.state, event, state)
         row.state = state
         self.touch(row)
+        if state is not JobState.RUNNING:
+            self._running.pop(row.id, None)
+        elif len(self._running) < RUNNING_MOST:
+            self._running[row.id] = row
 
     def unfetched_locks(self, now: int) -> list[Row]:
         """Locks that were granted and not fetched in time (P21)."""

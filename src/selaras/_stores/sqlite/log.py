@@ -1,4 +1,4 @@
-"""The log of one partition, and the row of counters that every transaction reads first and writes last."""
+"""The log of one partition, and the row of counters that a transaction reads first and writes last."""
 
 
 
@@ -63,7 +63,7 @@ class Log:
         self._loaded: tuple[int, ...] = ()
 
     def load(self) -> None:
-        """Read the row, at the beginning of a transaction."""
+        """Read the row, at the beginning of a transaction, if another connection may have changed it."""
         (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
             self.epoch, self.counter, self.numbers, self.effects_sent, self.effects_waiting, self.serving,
@@ -79,6 +79,7 @@ class Log:
         )  # fmt: skip
         if row != self._loaded:
             self._con.execute(_SAVE, row)
+            self._loaded = row
 
     def next_stamp(self, now: int) -> int:
         """Return the next fence, token or stamp (P15)."""

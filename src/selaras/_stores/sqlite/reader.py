@@ -14,7 +14,7 @@ from selaras._stores.sqlite.connection import (
     Value,
     is_broken,
     roll_back,
-    unavailable,
+    translated,
 )
 from selaras._stores.sqlite.file import CommitSign, DatabaseFile
 from selaras._stores.sqlite.log import TAIL
@@ -41,7 +41,7 @@ class Reader:
         with link.lock:
             try:
                 return look(self._connection())
-            except DatabaseError as error:
+            except (DatabaseError, UnicodeEncodeError) as error:
                 raise self._failed(error) from error
 
     def first(self, statement: str, values: tuple[Value, ...]) -> Any:
@@ -49,7 +49,7 @@ class Reader:
         with self._link.lock:
             try:
                 return self._connection().execute(statement, values).fetchone()
-            except DatabaseError as error:
+            except (DatabaseError, UnicodeEncodeError) as error:
                 raise self._failed(error) from error
 
     def snapshot(self, look: Callable[[Connection], T]) -> T:
@@ -62,7 +62,7 @@ class Reader:
                     return look(con)
                 finally:
                     roll_back(con)
-            except DatabaseError as error:
+            except (DatabaseError, UnicodeEncodeError) as error:
                 raise self._failed(error) from error
 
     def tail(self) -> Cursor | None:
@@ -108,8 +108,8 @@ class Reader:
             self._sign.end()
         self._sign, self._tail_sign = None, b""
 
-    def _failed(self, error: Exception) -> StoreUnavailable:
+    def _failed(self, error: Exception) -> Exception:
         if is_broken(error):
             self._file.forget()
             self._link.drop()
-        return unavailable(error, self._file.path)
+        return translated(error, self._file.path)

@@ -54,6 +54,7 @@ CANCELS: Final = """
     SELECT j.id, r.fence FROM runs AS r JOIN jobs AS j ON j.number = r.number
     WHERE r.asked = 1 AND r.instance = ? ORDER BY r.fence
 """
+_VERSION: Final = "PRAGMA data_version"
 _HOLDER: Final = "SELECT number, acked, told, idle FROM instances WHERE id = ?"
 _SAVE_HOLDER: Final = "UPDATE instances SET acked = ?, told = ?, idle = ? WHERE number = ?"
 _SLEEPS_NOT: Final = "UPDATE instances SET idle = NULL WHERE number = ?"
@@ -135,13 +136,18 @@ class Steps:
         self._cells = Cells(con, self._log, file.index)
         self._jobs = Jobs(con, self._log, self._cells, file.index, file.partitions)
         self._plain = PlainJobs(con, self._log, self._jobs)
+        self._version = -1  # tells whether another connection has written
         self.rings: list[str] = []
 
     # -- the transaction
 
     def load(self) -> None:
-        """The transaction has begun."""
-        self._log.load()
+        """The transaction has begun. What this connection knows is still true, unless another one has written."""
+        version = self._execute(_VERSION).fetchone()[0]
+        if version != self._version:
+            self._version = version
+            self._jobs.forget_running()
+            self._log.load()
 
     def save(self) -> None:
         """The transaction is about to be committed."""
@@ -150,6 +156,7 @@ class Steps:
 
     def forget(self) -> None:
         """The transaction was rolled back."""
+        self._version = -1
         self._jobs.forget_all()
         self.rings.clear()
 

@@ -25,7 +25,7 @@ from selaras._stores.sqlite.connection import (
     begin_at_once,
     is_broken,
     roll_back,
-    unavailable,
+    translated,
 )
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.steps import Replies, Steps
@@ -223,7 +223,7 @@ class Writer:
                 self._file.forget()
                 self._link.drop()
             if len(batch) == 1:
-                batch[0].error = unavailable(error, self._file.path) if isinstance(error, DatabaseError) else error
+                batch[0].error = translated(error, self._file.path)
                 return
             for asked in batch:
                 try:
@@ -239,7 +239,7 @@ class Writer:
             self._copy_wanted = True
 
     def _fail(self, batch: Sequence[_Asked], error: Exception) -> None:
-        told = unavailable(error, self._file.path) if isinstance(error, DatabaseError) else error
+        told = translated(error, self._file.path)
         for asked in batch:
             asked.error = told
 
