@@ -107,6 +107,15 @@ async def test_a_job_that_runs_again_later_waits_for_its_time(world: World, even
     assert again.number == (1 if event in UNCOUNTED else 2)
 
 
+async def test_a_released_job_is_ready_at_once_whatever_delay_is_named(world: World) -> None:
+    worker = await world.worker()
+    await world.enqueue(job(A))
+
+    settled = await worker.run(JobEvent.RELEASE, delay_us=5 * SECOND)
+
+    assert settled.state is JobState.READY
+
+
 @pytest.mark.parametrize("event", sorted(SETTLING & UNCOUNTED))
 async def test_an_uncounted_end_gives_the_attempt_back(world: World, event: JobEvent) -> None:
     worker = await world.worker()

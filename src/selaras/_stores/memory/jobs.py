@@ -432,7 +432,8 @@ class Jobs:
             case JobEvent.LOSE:
                 self._lose(row, now)
             case _:
-                self._again(row, event, now + settlement.delay_us, now)
+                delay_us = 0 if event is JobEvent.RELEASE else settlement.delay_us
+                self._again(row, event, now + delay_us, now)
 
     def _lose(self, row: Row, now: int) -> None:
         if row.new.kind is not JobKind.TASK or row.lost >= row.new.max_lost:

@@ -613,7 +613,8 @@ class Jobs:
         owner = Owner(self.index, row.id, row.fence)
         success = settlement.event is JobEvent.SUCCEED
         puts = {put.key: put for put in settlement.puts}
-        own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *self._cells.keys_of(owner))))
+        beside = self._cells.beside(owner)
+        own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *beside)))
         stored: list[tuple[str, int, int]] = []
         self._cells.set_floors(settlement.versions, settlement.closes, now)
         for key in own:
@@ -622,7 +623,7 @@ class Jobs:
             if settlement.event is JobEvent.RELEASE and not settlement.started:
                 self._cells.restore(owner, key, now)
                 continue
-            at = self._cells.resolve(owner, key, puts.get(key) if success else None, now)
+            at = self._cells.resolve(owner, key, puts.get(key) if success else None, now, beside.get(key, []))
             if at:
                 stored.append((key, *at))
         for to, keys in self._by_partition(tuple(key for key in own if not self._is_here(key))):
@@ -666,7 +667,8 @@ class Jobs:
             case JobEvent.LOSE:
                 self._lose(row, now)
             case _:
-                self._again(row, event, now + settlement.delay_us, now)
+                delay_us = 0 if event is JobEvent.RELEASE else settlement.delay_us
+                self._again(row, event, now + delay_us, now)
 
     def _lose(self, row: Row, now: int) -> None:
         if row.kind is not JobKind.TASK or row.lost >= row.rest.max_lost:
