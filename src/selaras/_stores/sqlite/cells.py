@@ -53,7 +53,10 @@ _HERE: Final = (
 _TOUCH: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE key = ?"
 _CLEAN: Final = "UPDATE intents SET clean = ? WHERE number = ?"
 _REMOVE: Final = "DELETE FROM intents WHERE number = ?"
-_KEYS_OF: Final = "SELECT key FROM intents WHERE home = ? AND job = ? AND fence = ? ORDER BY key"
+_BESIDE: Final = """
+    SELECT key, number, home, job, fence, clean, planted_at, preimage FROM intents
+    WHERE key IN (SELECT key FROM intents WHERE home = ? AND job = ? AND fence = ?) ORDER BY key, number
+"""
 _PASS_ON: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE home = ? AND job = ? AND fence <= ?"
 _LET_STAND: Final = (
     "UPDATE intents SET clean = 0, preimage = NULL, until_us = iif(until_us > 0, until_us, ?4)"
@@ -183,9 +186,14 @@ class Cells:
             for _, home, job, fence, _, _, _ in self._here(key)
         )
 
-    def resolve(self, owner: Owner, key: str, put: Put | None, now: int) -> tuple[int, int] | None:
-        """Remove the owner's intent; store `put` where it may be (L5). Returns (position, stamp) of a stored value."""
-        here = self._here(key)
+    def resolve(
+        self, owner: Owner, key: str, put: Put | None, now: int, here: list[Any] | None = None
+    ) -> tuple[int, int] | None:
+        """Remove the owner's intent; store `put` where it may be (L5). Returns (position, stamp) of a stored value.
+
+        `here`: what `beside` told of the key, if it was asked.
+        """
+        here = self._here(key) if here is None else here
         own = _of(owner, here)
         if own is None:
             self.void(key)  # P9
@@ -254,9 +262,12 @@ class Cells:
         )
         return tuple(intent_of(row) for row in rows)
 
-    def keys_of(self, owner: Owner) -> list[str]:
-        """Return the keys on which this attempt's intents stand, in order of key."""
-        return [key for (key,) in self._execute(_KEYS_OF, (owner.home, owner.job, owner.fence))]
+    def beside(self, owner: Owner) -> dict[str, list[Any]]:
+        """Return the keys on which this attempt's intents stand, in order of key, each with all intents on it."""
+        found: dict[str, list[Any]] = {}
+        for row in self._execute(_BESIDE, (owner.home, owner.job, owner.fence)):
+            found.setdefault(row[0], []).append(row[1:])
+        return found
 
     # -- inside
 
