@@ -53,6 +53,7 @@ from selaras._stores.memory.partition import MemoryPartition
 T = TypeVar("T")
 
 IDS = tuple(f"job-{number}" for number in range(7))
+ELSEWHERE = ("job-elsewhere-1", "job-elsewhere-2")
 SCOPES = ("scope-1", "scope-2")
 LOCKS = ("lock-1", "lock-2")
 KEYS = tuple(f"product({number})" for number in range(4))
@@ -488,8 +489,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(UNIQUES[2:]),
-        id=st.sampled_from(IDS),
-        replacing=st.sampled_from(("", *IDS[:2])),
+        id=st.sampled_from(ELSEWHERE),
+        replacing=st.sampled_from(("", *ELSEWHERE)),
         index=some,
     )
     def reserve(self, name: str, id: str, replacing: str, index: int) -> None:
