@@ -17,22 +17,22 @@ from selaras._stores.sqlite.connection import Connection
 from selaras._stores.sqlite.log import Log
 
 _CELL: Final = """
-    EXISTS (SELECT 1 FROM intents WHERE key = ?1), f.version, f.closed_until_us, t.until_us,
+    EXISTS (SELECT 1 FROM intents WHERE key = ?), f.version, f.closed_until_us, t.until_us,
     e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value
 """
 _STANDS: Final = """
-    LEFT JOIN entries AS e ON e.key = ?1 LEFT JOIN floors AS f ON f.key = ?1 LEFT JOIN tokens AS t ON t.key = ?1
+    LEFT JOIN entries AS e ON e.key = ? LEFT JOIN floors AS f ON f.key = ? LEFT JOIN tokens AS t ON t.key = ?
 """
 CELL: Final = f"SELECT {_CELL} FROM (SELECT 1) {_STANDS}"
-"""All that stands in the place of key ?1, in one row."""
+"""All that stands in the place of a key, in one row: it is given four times."""
 
 HIT: Final = """
     SELECT l.position, l.event_id, l.epoch, l.last_mark, l.tag_floor, l.time_us,
         e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value
-    FROM ledger AS l CROSS JOIN entries AS e ON e.key = ?1
-    WHERE l.one = 1 AND NOT EXISTS (SELECT 1 FROM intents WHERE key = ?1) AND NOT EXISTS (SELECT 1 FROM floors WHERE key = ?1)
+    FROM ledger AS l CROSS JOIN entries AS e ON e.key = ?
+    WHERE l.one = 1 AND NOT EXISTS (SELECT 1 FROM intents WHERE key = ?) AND NOT EXISTS (SELECT 1 FROM floors WHERE key = ?)
 """
-"""An entry that nothing stands beside, with the log's ends: one statement, and so of one snapshot."""
+"""An entry that nothing stands beside, with the log's ends: one statement, and so of one snapshot. The key is given three times."""
 
 _STORE: Final = (
     "INSERT OR REPLACE INTO entries (key, position, stamp, checksum, until_us, family, version, tags, value)"
@@ -59,8 +59,8 @@ _BESIDE: Final = """
 """
 _PASS_ON: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE home = ? AND job = ? AND fence <= ?"
 _LET_STAND: Final = (
-    "UPDATE intents SET clean = 0, preimage = NULL, until_us = iif(until_us > 0, until_us, ?4)"
-    " WHERE home = ?1 AND job = ?2 AND fence <= ?3"
+    "UPDATE intents SET clean = 0, preimage = NULL, until_us = iif(until_us > 0, until_us, ?)"
+    " WHERE home = ? AND job = ? AND fence <= ?"
 )
 _FALLEN: Final = (
     "SELECT number, key FROM intents WHERE until_us > 0 AND until_us <= ? ORDER BY key, home, job LIMIT ?"
@@ -92,7 +92,7 @@ class Cells:
     def look(self, request: ReadRequest, now: int) -> Look:
         """Find what stands at a key, and grant a token if nothing does and the reader wants one."""
         key, log = request.key, self._log
-        cell = self._execute(CELL, (key,)).fetchone()
+        cell = self._execute(CELL, (key, key, key, key)).fetchone()
         look = look_at(cell, now, lambda: log.voided_after(cell[4], cell[8], tags_of(cell[10])))
         if isinstance(look, Hit) and look.entry.stamp == request.distrust:
             self._execute(_DROP_ENTRY, (key,))
@@ -131,7 +131,7 @@ class Cells:
 
     def plant(self, owner: Owner, key: str, now: int) -> Entry | None:
         """Put the owner's intent in the key's place (L3). Returns the pre-image, if it has one."""
-        cell = self._execute(CELL, (key,)).fetchone()
+        cell = self._execute(CELL, (key, key, key, key)).fetchone()
         here = self._here(key) if cell[0] else []
         former = next((one for one in here if one[1] == owner.home and one[2] == owner.job), None)
         if former and former[3] == owner.fence:  # invalidated by its own attempt: what it puts later is still the latest
@@ -225,7 +225,7 @@ class Cells:
 
     def let_stand(self, owner: Owner, until_us: int) -> None:
         """No attempt follows the owner's: intents it left behind fall, and void, at `until_us` (P18)."""
-        self._execute(_LET_STAND, (owner.home, owner.job, owner.fence, until_us))
+        self._execute(_LET_STAND, (until_us, owner.home, owner.job, owner.fence))
 
     def drop_fallen(self, now: int, limit: int) -> int:
         """Void the keys of intents whose grace is over. Returns how many."""
@@ -257,8 +257,8 @@ class Cells:
     def orphans(self, planted_before_us: int) -> tuple[Intent, ...]:
         """Return intents of other homes that have stood long, in order of key."""
         rows = self._execute(
-            f"{_INTENTS} WHERE (home < ?1 OR home > ?1) AND planted_us <= ?2 ORDER BY key, number",
-            (self._index, planted_before_us),
+            f"{_INTENTS} WHERE (home < ? OR home > ?) AND planted_us <= ? ORDER BY key, number",
+            (self._index, self._index, planted_before_us),
         )
         return tuple(intent_of(row) for row in rows)
 

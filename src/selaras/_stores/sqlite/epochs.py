@@ -65,9 +65,9 @@ def begin_epoch(con: Connection, epoch: int, *, event_id: int, now_us: int) -> N
     # No cursor of the old epoch can match: the log begins anew, behind an event that nobody has seen.
     con.execute("DELETE FROM events")
     con.execute(
-        "UPDATE ledger SET position = position + 1, event_id = ?1, before_position = position + 1, before_id = ?1,"
-        " epoch = ?2",
-        (event_id, epoch),
+        "UPDATE ledger SET position = position + 1, event_id = ?, before_position = position + 1, before_id = ?,"
+        " epoch = ?",
+        (event_id, event_id, epoch),
     )
     # Looked at once already: a worker that lives has the grace to renew, the others are reaped after it (P19).
-    con.execute("UPDATE instances SET until_us = min(until_us, ?1), suspected_us = max(?1, 1)", (now_us,))
+    con.execute("UPDATE instances SET until_us = min(until_us, ?), suspected_us = max(?, 1)", (now_us, now_us))

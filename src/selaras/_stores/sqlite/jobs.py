@@ -81,8 +81,8 @@ UNROUTABLE: Final = """
 ENTER_LANE: Final = "INSERT INTO ready VALUES (?, ?, ?, ?)"
 LEAVE_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place = ?"
 FIRST_OF_NEXT_QUEUE: Final = (
-    f"SELECT kind, queue, priority, joined, id FROM jobs WHERE line = ?1 AND {IS_IN_LINE}"
-    " AND (kind, queue) > (?2, ?3) AND id <> ?4 ORDER BY kind, queue, priority DESC, joined, id LIMIT 1"
+    f"SELECT kind, queue, priority, joined, id FROM jobs WHERE line = ? AND {IS_IN_LINE}"
+    " AND (kind, queue) > (?, ?) AND id <> ? ORDER BY kind, queue, priority DESC, joined, id LIMIT 1"
 )
 """The head of those of one line that wait in the next queue: a seek each, however long the line is."""
 
@@ -802,8 +802,8 @@ class Jobs:
         self.flush()
         wanted = self._execute(
             f"SELECT j.id {rows.FROM} WHERE {rows.STATE} IN ({among(tuple(set(states) - {JobState.RUNNING}))}) AND {IS_TASK}"
-            " AND (?1 = '' OR queue = ?1) ORDER BY j.number LIMIT ?2",
-            (queue, limit),
+            " AND (? = '' OR queue = ?) ORDER BY j.number LIMIT ?",
+            (queue, queue, limit),
         ).fetchall()
         for row in [self.known(job) for (job,) in wanted]:
             if row.state in WAITING:

@@ -93,7 +93,7 @@ class SqlitePartition:
 
     def _read_hit(self, request: ReadRequest, since: Cursor) -> ReadReply | None:
         """Look at one key in one statement; None: it needs more."""
-        row = self._reader.first(HIT, (request.key,))
+        row = self._reader.first(HIT, (request.key,) * 3)
         if row is None:
             return None
         position, event_id, epoch, last_mark, tag_floor, time_us, at, stamp, _, until_us, _, _, _, _ = row
@@ -114,7 +114,7 @@ class SqlitePartition:
         now = self._file.now_us(time_us)
         looks: list[Look] = []
         for request in requests:
-            cell: Any = con.execute(CELL, (request.key,)).fetchone()
+            cell: Any = con.execute(CELL, (request.key,) * 4).fetchone()
 
             def is_voided(cell: Any = cell) -> bool:
                 at = cell[4]

@@ -34,9 +34,9 @@ ENTER: Final = f"""
     WHERE j.number > ? AND j.state = {STATES[JobState.READY]}
 """
 TAKE: Final = """
-    INSERT INTO runs (number, instance, fence, turn, started_us) SELECT value, ?2, ?3 + key, ?4, ?5 FROM json_each(?1)
+    INSERT INTO runs (number, instance, fence, turn, started_us) SELECT value, ?, ? + key, ?, ? FROM json_each(?)
 """
-"""Numbers in the order of their fences, which follow each other from ?3 on."""
+"""Numbers in the order of their fences, which follow each other from the given one on."""
 
 CLEAR_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place <= ?"
 LAY_ASIDE: Final = (
@@ -44,10 +44,10 @@ LAY_ASIDE: Final = (
 )
 SUCCEED: Final = """
     INSERT INTO ends (number, fence, started_us, ended_us, keep_until_us, reason, error, result)
-    SELECT r.number, r.fence, r.started_us, ?4, ?4 + j.result_ttl_us, ?5, ?6, ?7
+    SELECT r.number, r.fence, r.started_us, ?, ? + j.result_ttl_us, ?, ?, ?
     FROM runs AS r CROSS JOIN jobs AS j ON j.number = r.number
-    WHERE r.number IN (SELECT value FROM json_each(?1)) AND r.fence IN (SELECT value FROM json_each(?2))
-        AND r.instance = ?3 AND r.plain = 1
+    WHERE r.number IN (SELECT value FROM json_each(?)) AND r.fence IN (SELECT value FROM json_each(?))
+        AND r.instance = ? AND r.plain = 1
 """
 """Of numbers and fences that belong together: fences are unique, so as many rows as there are numbers mean that all do."""
 
@@ -90,8 +90,8 @@ class PlainJobs:
             if new.due_us <= now and new.delay_us <= 0 and not new.expires_in_us:
                 due_us = new.due_us or now
                 at_once.append((
-                    number, new.id, new.priority, now, due_us, new.result_ttl_us, queue, new.task, new.payload, new.meta,
-                    rows.more_of(new),
+                    number, new.id, new.priority, number + 1, now, now, due_us, new.result_ttl_us, queue, new.task,
+                    new.payload, new.meta, rows.more_of(new),
                 ))  # fmt: skip
                 number += 1
                 queues.setdefault(queue, 0)
@@ -150,7 +150,7 @@ class PlainJobs:
 
     def take(self, taken: Sequence[Candidate], fence: int, holder: int, turn: int, now: int) -> None:
         """Hand out plain jobs, the first with this fence. Whatever stood before them in their lanes is gone too."""
-        self._con.execute(TAKE, (_encode([row[0] for row in taken]).decode(), holder, fence, turn, now))
+        self._con.execute(TAKE, (holder, fence, turn, now, _encode([row[0] for row in taken]).decode()))
         last = {(row[6], row[4]): row[5] for row in taken}
         for (lane, priority), place in last.items():
             self._con.execute(CLEAR_LANE, (lane, priority, place))
@@ -187,7 +187,7 @@ class PlainJobs:
         fences = _encode([one.fence for one, _ in run]).decode()
         alike = _told(run[0][0])
         execute("SAVEPOINT plain")
-        succeeded = execute(SUCCEED, (numbers, fences, holder, now, *alike)).rowcount
+        succeeded = execute(SUCCEED, (now, now, *alike, numbers, fences, holder)).rowcount
         if succeeded < len(run):
             # One is no longer ours, or no longer plain: all of this batch goes the long way.
             execute("ROLLBACK TO plain")

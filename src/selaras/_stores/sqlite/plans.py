@@ -41,6 +41,5 @@ def plan(con: Connection, statement: str) -> list[str]:
 
 
 def _values(statement: str) -> int:
-    """Return how many values a statement takes: numbered ones count once."""
-    numbered = [int(part[0]) for part in statement.split("?")[1:] if part[:1].isdigit()]
-    return max(numbered) if numbered else statement.count("?")
+    """Return how many values a statement takes."""
+    return statement.count("?")

@@ -59,9 +59,9 @@ INSERT_PLAIN: Final = (
 INSERT_READY: Final = f"""
     INSERT INTO jobs (
         number, id, state, priority, place, ready_us, created_us, due_us, result_ttl_us, queue, task, payload, meta, more
-    ) VALUES (?1, ?2, {STATES[JobState.READY]}, ?3, ?1 + 1, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) ON CONFLICT (id) DO NOTHING
+    ) VALUES (?, ?, {STATES[JobState.READY]}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
-"""Of a plain job that may be claimed at once: its place comes right after its number."""
+"""Of a plain job that may be claimed at once: its place comes right after its number, and it is ready when it is made."""
 
 
 class Rest(Struct, frozen=True, array_like=True):
