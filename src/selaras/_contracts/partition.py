@@ -37,6 +37,7 @@ from selaras._core.jobs.job import (
     Attempt,
     Claim,
     Edge,
+    Fate,
     JobRecord,
     NewJob,
     Put,
@@ -118,6 +119,9 @@ class HeartbeatRequest(Struct, frozen=True, kw_only=True):
             released uncounted: its reply was lost (P16).
         abandoned: attempts it gives up as lost: their bodies are past every deadline and cannot be ended (P19).
         settlements: settles that the main connection could not deliver (P19).
+        scopes: `writing()` scopes and locks it still answers for, named from before their request is sent until their
+            settle is done: fence 0 means asked for, and matches by the job alone.
+        names_scopes: `scopes` is complete: what it does not name is ended as lost, be it running or a lock in line.
     """
 
     instance: str
@@ -125,6 +129,8 @@ class HeartbeatRequest(Struct, frozen=True, kw_only=True):
     held: tuple[Attempt, ...] = ()
     abandoned: tuple[Attempt, ...] = ()
     settlements: tuple[Settlement, ...] = ()
+    scopes: tuple[Attempt, ...] = ()
+    names_scopes: bool = False
 
 
 class HeartbeatReply(Struct, frozen=True, kw_only=True):
@@ -224,10 +230,15 @@ class SettleReply(Struct, frozen=True):
 
 
 class Effect(Struct, frozen=True, kw_only=True, tag_field="effect"):
-    """Something decided in one partition that another one must do. `id` is unique in its sender's outbox."""
+    """Something decided in one partition that another one must do.
+
+    `sender` is the partition that posted it, and `id` comes from the sender's counter (L8): it grows, in every epoch.
+    What is delivered twice, or late, is known by it. -1: nobody posted it, and so it cannot be known again.
+    """
 
     id: int = 0
     to: int = 0
+    sender: int = -1
 
 
 class Register(Effect, frozen=True, kw_only=True, tag="register"):
@@ -254,13 +265,16 @@ class Parted(Effect, frozen=True, kw_only=True, tag="parted"):
 class Resolve(Effect, frozen=True, kw_only=True, tag="resolve"):
     """Remove the owner's intents on `keys`; store `puts` where they may be (L5). Not found: void (P9).
 
-    `until_us` > 0: the owner was lost for good; let them stand that long, then void (P18).
+    `stand_us` > 0: the owner was lost for good; let them stand that long, then void (P18).
+    `versions` and `closes`: floors of keys of the receiver, set in the same step (P13).
     """
 
     owner: Owner
     keys: tuple[str, ...] = ()
     puts: tuple[Put, ...] = ()
     stand_us: int = 0
+    versions: tuple[tuple[str, int], ...] = ()
+    closes: tuple[tuple[str, int], ...] = ()
 
 
 class Void(Effect, frozen=True, kw_only=True, tag="void"):
@@ -462,8 +476,8 @@ class Partition(Protocol):
         """
         ...
 
-    async def alive(self, attempts: Sequence[Attempt]) -> tuple[bool, ...]:
-        """Say which attempts are running here."""
+    async def fates(self, attempts: Sequence[Attempt]) -> tuple[Fate, ...]:
+        """Say what became of attempts at home here, one fate each."""
         ...
 
     # -- inspection

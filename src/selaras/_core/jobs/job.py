@@ -124,6 +124,15 @@ class Attempt(Struct, frozen=True):
     fence: int
 
 
+class Fate(StrEnum):
+    """What its home knows of an attempt whose intents stand elsewhere (P17)."""
+
+    RUNNING = "running"  # it runs
+    SETTLED = "settled"  # its settle decided about the intents, or a later attempt has begun: remove them
+    PENDING = "pending"  # it was lost, or stopped while unsure, and the job can run again: leave them to the next attempt
+    GONE = "gone"  # it was lost for good, or the job is not known: let them stand a grace, then void
+
+
 class Claim(Struct, frozen=True):
     """A job handed to a worker.
 
@@ -190,6 +199,10 @@ class Settlement(Struct, frozen=True):
         planted: keys that got an intent of this attempt during its run (P14), in any partition. Those of its home
             are resolved though they are not named; one that is named and is not there is voided (P9).
         writes: the job's declared keys, repeated so that a refused settle can void them (G4).
+        serves: its declared keys of families under `during_write="serve"`, repeated for the same reason, and so that
+            other partitions can be told of them first (P17).
+        unsure: the body began and was stopped from outside (timeout, cancel, shutdown, killed child): a write of it
+            may still reach the datastore. Its intents are not removed but go the way of a lost attempt's (P18).
         started: False only for a `release` of an attempt whose body never began: its pre-image may return (P10).
     """
 
@@ -209,7 +222,9 @@ class Settlement(Struct, frozen=True):
     children: tuple[NewJob, ...] = ()
     planted: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()
     started: bool = True
+    unsure: bool = False
 
 
 class Settled(Struct, frozen=True):
