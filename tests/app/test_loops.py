@@ -89,9 +89,10 @@ def test_children_of_a_fork_go_on_with_a_state_of_their_own(tmp_path: Path) -> N
     program.write_text(
         textwrap.dedent(
             """
-            import asyncio, os, sys
+            import asyncio, os, sys, warnings
             from selaras import Selaras
 
+            warnings.filterwarnings("ignore", ".*multi-threaded, use of fork")  # as it does, from 3.12 on
             app = Selaras()
 
             @app.cached

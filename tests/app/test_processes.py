@@ -18,7 +18,7 @@ from selaras import JobCancelled, JobFailed
 
 PROGRAM = """
 import asyncio, os, sqlite3, time
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from selaras import Fail, Read, Retry, Selaras, current_job
 
@@ -32,12 +32,14 @@ def prices():
 
 @app.cached
 def price(id: int) -> float | None:
-    row = prices().execute("select price from price where id = ?", [id]).fetchone()
+    with closing(prices()) as db:
+        row = db.execute("select price from price where id = ?", [id]).fetchone()
     return row and row[0]
 
 @app.task(writes=price, executor="process")
 async def reprice(id: int, new: float, *, old: float | None = Read(price)) -> tuple[float | None, float, int]:
-    prices().execute("insert or replace into price values (?, ?)", [id, new])
+    with closing(prices()) as db:
+        db.execute("insert or replace into price values (?, ?)", [id, new])
     assert await price(id) == new
     await price.key(id).put(new)
     await after.options(id=f"after-{id}-{new}").enqueue(os.getpid())
