@@ -9,6 +9,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,14 +120,15 @@ async def _run(plan: Plan, directory: Path, console: Console | None) -> Outcome:
             crew.stop()
 
     right = right_answer(flights)
-    found = books.flown_planes()
+    with closing(books):
+        found, stale_reads = books.flown_planes(), books.stale_reads()
     if not plan.flights:  # the plain pass, too, is held to what is known
         assert total(right.values()) == (YEAR if plan.year else JANUARY)
     return Outcome(
         right=total(right.values()),
         found=total(found),
         differences=differences(right, found),
-        stale_reads=books.stale_reads(),
+        stale_reads=stale_reads,
         failed=watch.failed,
         kills=crew.kills,
         seconds=watch.seconds,
