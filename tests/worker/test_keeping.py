@@ -6,20 +6,21 @@ import asyncio
 import threading
 from random import Random
 
+import pytest
 from tests.clock import SECOND, VirtualClock
 from tests.worker.ground import THREAD, Diary, Ground, TamperedStore, working
 from tests.worker.host import PlainHost, PlainRun, Task, nothing, waits_for
 
-from selaras._contracts.partition import HeartbeatRequest, Instance, Owner, Tended
+from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, Instance, Owner, Tended
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import AttemptAbandoned, Trouble, WorkerEvent
-from selaras._core.jobs.job import NewJob
+from selaras._core.jobs.job import Attempt, NewJob
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
 from selaras._core.routing import partition_of
 from selaras._stores.memory import MemoryStore
 from selaras._worker.exits import Exit
-from selaras._worker.heart import Heart
+from selaras._worker.heart import Beat, Heart
 from selaras._worker.keeper import Keeper
 from selaras._worker.system import SystemClock
 
@@ -177,3 +178,92 @@ async def test_a_thread_that_is_free_again_serves_the_next_body() -> None:
     await ground.worker.run()
 
     assert await ground.state("b") is JobState.SUCCEEDED
+
+
+async def test_a_beat_that_is_held_up_in_one_partition_costs_no_lease_in_another() -> None:
+    """P19."""
+    clock = SystemClock()
+    store = TamperedStore(clock, 2)
+    instance = Instance(id="i", lease_us=150_000)
+    for partition in store.partitions:
+        await partition.enroll(instance)
+    begun, released = threading.Event(), threading.Event()
+    beats = [0, 0]
+
+    def hold_up(partition: int) -> Beat:
+        if partition == 0:
+            begun.set()
+            released.wait()
+        return Beat()
+
+    def count(partition: int, beat: Beat, reply: HeartbeatReply) -> None:
+        beats[partition] += 1
+
+    heart = Heart(store, clock, instance, enrolled_ns=clock.instant_ns(), state=hold_up, on_reply=count)
+    heart.start()
+    await asyncio.to_thread(begun.wait, 5)
+    since = beats[1]
+    async with asyncio.timeout(5):
+        while beats[1] < since + 3:
+            await asyncio.sleep(0.01)
+
+    assert beats[0] == 0
+    assert heart.fresh_until_ns(1) > clock.instant_ns()
+    released.set()
+    heart.stop()
+
+
+@pytest.mark.parametrize("clock_that_jumps", ["instant", "wall"])
+async def test_a_heart_that_finds_that_more_time_passed_than_it_slept_beats_at_once(clock_that_jumps: str) -> None:
+    """P19: a machine that slept, or a wall clock that was set; a third of this lease would be an hour."""
+
+    class Jumpy(SystemClock):
+        instant_us = 0
+        civil_us = 0
+
+        def instant_ns(self) -> int:
+            return super().instant_ns() + self.instant_us * 1_000
+
+        def wall_us(self) -> int:
+            return super().wall_us() + self.civil_us
+
+    clock = Jumpy()
+    store = TamperedStore(clock)
+    instance = Instance(id="i", lease_us=10_800 * SECOND)
+    await store.partitions[0].enroll(instance)
+    heart = Heart(store, clock, instance, enrolled_ns=clock.instant_ns())
+    heart.start()
+    await asyncio.sleep(0.05)  # it sleeps
+
+    if clock_that_jumps == "wall":
+        clock.civil_us += 60 * SECOND
+    else:
+        clock.instant_us += 60 * SECOND
+
+    async with asyncio.timeout(5):
+        while not store.beats:
+            await asyncio.sleep(0.01)
+    heart.stop()
+
+
+async def test_a_beat_names_scopes_only_when_its_owner_says_which() -> None:
+    """P16: a process that says nothing of its scopes keeps them; a worker's instance has none."""
+    clock = SystemClock()
+    store = TamperedStore(clock)
+    instance = Instance(id="i", lease_us=60 * SECOND)
+    await store.partitions[0].enroll(instance)
+    said: list[tuple[Attempt, ...] | None] = [None, (), (Attempt("s", 7),)]
+    saying = iter(said)
+    heart = Heart(store, clock, instance, enrolled_ns=clock.instant_ns(), state=lambda _: Beat(scopes=next(saying)))
+    heart.start()
+
+    for number in range(1, len(said) + 1):
+        heart.beat_now()
+        async with asyncio.timeout(5):
+            while len(store.beats) < number:
+                await asyncio.sleep(0.01)
+
+    heart.stop()
+    assert [(each.names_scopes, each.scopes) for each in store.beats] == [
+        (each is not None, each or ()) for each in said
+    ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from functools import partial
 
 from selaras._contracts.host import Stop
 from selaras._contracts.partition import HeartbeatReply, Instance
@@ -64,7 +65,7 @@ class Tenure:
                 sharers=self._sharers,
                 on_lost=self.lose,
                 on_outbox=on_outbox,
-                on_abandoned=self.heart.beat_now,
+                on_abandoned=partial(self.heart.beat_now, partition.index),
             )
             for partition in store.partitions
         ]
@@ -127,7 +128,7 @@ class Tenure:
                 self._crew.roster.give_back_waiting(turner)
                 running = self._crew.roster.stop_all(Stop.LOST, turner)
                 tell(self._crew.observer, LeaseLapsed(partition=turner.index, running=running))
-                self.heart.beat_now()
+                self.heart.beat_now(turner.index)
 
     def _sharers(self) -> int:
         return sum(1 for turner in self.turners if turner.hungry)

@@ -495,6 +495,7 @@ class Turner:
             held=tuple(each.attempt if isinstance(each, Held) else Attempt(each.job, each.fence) for each in held),
             abandoned=tuple(self._given_up.values()),
             settlements=self._overdue(),
+            scopes=(),  # a worker's instance opens none
         )
 
     def _overdue(self) -> tuple[Settlement, ...]:
