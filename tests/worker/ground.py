@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
 from tests.worker.host import PlainHost, Task
 
 from selaras._contracts.host import Mode
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, TurnReply, TurnRequest
 from selaras._core.events import WorkerEvent
-from selaras._core.jobs.job import JobRecord, NewJob
+from selaras._core.jobs.job import Attempt, JobRecord, NewJob
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
 from selaras._stores.memory import MemoryStore
@@ -64,7 +65,10 @@ class Tampered:
 
 
 class TamperedStore:
-    """A memory store whose verbs a test may disturb. `beating` stands before each heartbeat."""
+    """A memory store whose verbs a test may disturb.
+
+    `beating` stands before each heartbeat; `lost` is added to what its reply calls lost.
+    """
 
     url = "memory://tampered"
 
@@ -73,6 +77,7 @@ class TamperedStore:
         self.partitions: list[Tampered] = [Tampered(partition) for partition in self.real.partitions]
         self.beats: list[HeartbeatRequest] = []
         self.beating: Callable[[HeartbeatRequest], None] | None = None
+        self.lost: tuple[Attempt, ...] = ()
 
     async def open(self) -> None:
         await self.real.open()
@@ -96,7 +101,8 @@ class _TamperedPulse:
         self._store.beats.append(request)
         if self._store.beating:
             self._store.beating(request)
-        return self._pulse.beat(partition, request)
+        reply: HeartbeatReply = self._pulse.beat(partition, request)
+        return replace(reply, lost=reply.lost + self._store.lost)
 
     def close(self) -> None:
         self._pulse.close()

@@ -8,14 +8,16 @@ import threading
 import time
 
 import pytest
+from msgspec.structs import replace
 from tests.worker.ground import THREAD, Ground, Turning, working
 from tests.worker.host import PlainRun, Task, for_ever, nothing, waits_for
 
 from selaras._contracts.partition import HeartbeatRequest, TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import AttemptAbandoned, AttemptStopped, LeaseLapsed, LoopLagged, Reenrolled, SettleRefused
-from selaras._core.jobs.job import Refusal
+from selaras._core.jobs.job import Attempt, Refusal
 from selaras._core.jobs.states import JobEvent, JobState
+from selaras._worker.attempts import Held
 
 
 def unreachable(request: HeartbeatRequest) -> None:
@@ -81,15 +83,82 @@ async def test_what_a_late_reply_claimed_is_not_started_when_the_lease_was_not_r
         assert (await ground.job("a")).attempt == 1
 
 
-async def test_running_bodies_are_told_when_the_lease_was_not_renewed() -> None:
-    """P18."""
-    async with working({"f": Task(for_ever)}, lease_us=300_000, heartbeat_us=100_000) as ground:
+async def test_a_lapse_that_only_this_process_sees_ends_no_body_and_starts_none() -> None:
+    """P18, P19: a store that was locked for longer than the lease has lost nothing, and says so when it is back."""
+    gate = asyncio.Event()
+
+    async def wait(run: PlainRun) -> None:
+        await gate.wait()
+
+    tasks = {"w": Task(wait), "n": Task(nothing)}
+    async with working(tasks, lease_us=300_000, heartbeat_us=100_000, concurrency=1) as ground:
+        await ground.enqueue("w", "a")
+        await ground.until(lambda: ground.host.started == ["a"])
+        unlocked, beating = threading.Event(), threading.Event()
+
+        def locked(request: HeartbeatRequest) -> None:
+            beating.set()
+            unlocked.wait()
+            unlocked.clear()  # the next beat finds it locked again
+
+        async def locked_too(request: TurnRequest, turn: Turning) -> TurnReply:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        ground.store.beating = locked
+        ground.partition.turning = locked_too
+        await ground.until(lambda: len(ground.diary.of(LeaseLapsed)) == 1)
+        await ground.enqueue("n", "b")
+        await asyncio.to_thread(beating.wait)
+        assert not ground.diary.of(AttemptStopped)
+
+        ground.partition.turning, ground.store.beating = None, None
+        unlocked.set()
+        gate.set()
+        await ground.until_state("a", JobState.SUCCEEDED)
+        await ground.until_state("b", JobState.SUCCEEDED)
+
+        assert not ground.diary.of(AttemptStopped)
+        assert len(ground.host.instances) == 1
+        assert [(await ground.job(id)).attempt for id in "ab"] == [1, 1]
+
+
+async def test_a_lapse_gives_back_what_waits_here() -> None:
+    """P18: what was not started may be another's by now; the body that runs goes on."""
+    async with working({"f": Task(for_ever)}, lease_us=300_000, heartbeat_us=100_000, concurrency=1) as ground:
         await ground.enqueue("f", "a")
         await ground.until(lambda: ground.host.started == ["a"])
+        assert ground.worker._crew
+        roster = ground.worker._crew.roster
+        [running] = roster
+        waiting = Held(
+            PlainRun(ground.host, Task(for_ever), replace(running.run.claim, job="b", fence=1), 0), running.home
+        )
+        roster.place([waiting])
 
         ground.store.beating = unreachable
+        await ground.until(lambda: len(ground.diary.of(LeaseLapsed)) == 1)
 
-        await ground.until(lambda: [each.stop for each in ground.diary.of(AttemptStopped)] == ["lost"])
+        await ground.until(lambda: [job for job, _, _ in ground.host.ended] == ["b"])
+        assert ground.host.ended[0][1].started is False
+        assert list(roster) == [running]
+        assert running.stop is None
+
+
+async def test_a_body_is_told_when_a_beat_says_that_it_is_lost() -> None:
+    """P18: the instance lives on; one of its attempts was given to another."""
+    async with working({"f": Task(for_ever)}) as ground:
+        await ground.enqueue("f", "a", "b")
+        await ground.until(lambda: ground.host.started == ["a", "b"])
+        fence = (await ground.job("a")).fence
+
+        ground.store.lost = (Attempt("a", fence),)
+
+        await ground.until(
+            lambda: [(each.job, each.stop) for each in ground.diary.of(AttemptStopped)] == [("a", "lost")]
+        )
+        ground.store.lost = ()
+        assert len(ground.host.instances) == 1
 
 
 async def test_a_lost_instance_ends_its_bodies_and_goes_on_under_a_new_id() -> None:

@@ -36,7 +36,7 @@ class Stop(StrEnum):
 
     TIMEOUT = "timeout"
     CANCEL = "cancel"  # somebody cancelled the job
-    LOST = "lost"  # its lease is gone, as far as this process can know; a refused settle voids what it wrote
+    LOST = "lost"  # the store said that it is another's, or nobody's; a refused settle voids what it wrote
     SHUTDOWN = "shutdown"  # grace is over: it is given back
 
 

@@ -106,7 +106,7 @@ class SettleRefused(Struct, frozen=True, kw_only=True):
 
 
 class LeaseLapsed(Struct, frozen=True, kw_only=True):
-    """The lease could not be renewed in time: attempts of this partition count as lost here (P18)."""
+    """The lease could not be renewed in time: nothing of this partition is started until it is; `running` go on (P18)."""
 
     partition: int
     running: int

@@ -7,11 +7,11 @@ really ended, for only then may that body's settlement go out, to be refused and
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from functools import partial
 
-from selaras._contracts.host import Stop
 from selaras._contracts.partition import HeartbeatReply, Instance
 from selaras._contracts.store import Store
 from selaras._core.errors import StoreUnavailable
@@ -91,13 +91,12 @@ class Tenure:
 
     async def dismiss(self) -> bool:
         """Give the instance up in every partition. Returns whether every partition heard it."""
-        heard = True
-        for partition in self._store.partitions:
-            try:
-                await partition.dismiss(self.instance.id)
-            except StoreUnavailable:
-                heard = False
-        return heard
+        dismissals = [partition.dismiss(self.instance.id) for partition in self._store.partitions]
+        outcomes = await asyncio.gather(*dismissals, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, StoreUnavailable):
+                raise outcome
+        return not any(outcomes)
 
     # -- looking
 
@@ -117,7 +116,11 @@ class Tenure:
         return all(turner.idle for turner in self.turners)
 
     def look_at_leases(self, now_ns: int) -> None:
-        """Let attempts go whose lease was not renewed in time (P18), and come back when it is."""
+        """Start nothing while a lease was not renewed in time (P18), and go on when it is.
+
+        What runs goes on meanwhile: only the store knows whether it is lost. A file that somebody kept locked, or a
+        server that was away, has not reaped anything; and if it has, the next beat says so.
+        """
         for turner in self.turners:
             fresh = now_ns < turner.fresh_until_ns
             if fresh and turner.lapsed:
@@ -126,7 +129,7 @@ class Tenure:
             elif not fresh and not turner.lapsed:
                 turner.lapsed = True
                 self._crew.roster.give_back_waiting(turner)
-                running = self._crew.roster.stop_all(Stop.LOST, turner)
+                running = sum(1 for held in self._crew.roster if held.home is turner)
                 tell(self._crew.observer, LeaseLapsed(partition=turner.index, running=running))
                 self.heart.beat_now(turner.index)
 

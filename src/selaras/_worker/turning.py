@@ -101,7 +101,7 @@ class Turner:
 
     Attributes:
         fresh_until_ns: until when the lease is surely held; moved by the heart's thread (P18).
-        lapsed: it was not renewed in time; nothing is claimed or started until it is.
+        lapsed: it was not renewed in time; nothing is claimed or started until it is, and what runs goes on.
         hungry: there may be work that was not claimed yet.
         closing: nothing more is claimed.
     """
@@ -463,7 +463,7 @@ class Turner:
         ready = await self._is_ready(batch)
         self._on_the_way -= 1
         self._roster.requested -= len(batch)
-        if ready and not self.closing:
+        if ready and not (self.closing or self.lapsed):
             self._roster.place(batch)
         else:
             for held in batch:

@@ -246,8 +246,8 @@ class Worker:
             instance = self._new_instance(bell)
             sent_ns = self._now()
             try:
-                for partition in self._store.partitions:
-                    await partition.enroll(instance)
+                # Side by side: while one is held up the lease in another must not run out before it is renewed.
+                await asyncio.gather(*(partition.enroll(instance) for partition in self._store.partitions))
             except StoreUnavailable as error:
                 if not away_ns:
                     away_ns = sent_ns

@@ -177,7 +177,7 @@ def _tell_trouble(event: Reenrolled | LeaseLapsed | SettleRefused | StoreLost | 
         case Reenrolled():
             _log.warning("the lease was lost: %d running jobs are told to stop; going on as new", event.running)
         case LeaseLapsed():
-            _log.warning("the lease could not be renewed in time: %d running jobs count as lost", event.running)
+            _log.warning("the lease could not be renewed in time: %d running jobs go on, none is started", event.running)
         case SettleRefused():
             _log.warning(
                 "%s %s: its end (%s) was refused, its lease had been lost; what it wrote is voided",
