@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeAlias, TypeVar, Unpack, overload
 
 from selaras._app.cached import Binding, BlockingCached, BlockingCachedDecorator, Cached, CachedDecorator
-from selaras._app.call import BlockingCall, Call, enqueue_calls
+from selaras._app.call import BlockingCall, Call, checked_calls, enqueue_calls
 from selaras._app.declaring import AUTO, Auto, Lockable, Tagging, Writable, declare_family, declare_task
 from selaras._app.job import BlockingJob, Job
 from selaras._app.key import BlockingKey, Fresh, Key, read_many
@@ -25,6 +25,7 @@ from selaras._app.tags import BlockingTag, Tag, tag_text
 from selaras._app.task import BlockingTask, BlockingTaskDecorator, Task, TaskDecorator
 from selaras._app.working import AppWorker, BlockingWorker, WorkerOptions, make_worker
 from selaras._core.durations import Duration
+from selaras._core.errors import ConfigurationError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -222,10 +223,11 @@ class Selaras:
         """Enqueue many jobs in one step a partition. Returns theirs, in order.
 
         Raises:
+            ConfigurationError: one is no call: nothing was enqueued.
             IdConflict: naming the first; the others were enqueued.
             StoreUnavailable: nothing was enqueued in at least one partition.
         """
-        return await enqueue_calls(self._program, list(calls))
+        return await enqueue_calls(self._program, checked_calls(calls))
 
     def job(self, id: str) -> Job[Any]:
         """Stand for the job of this id, of any task, which may or may not exist."""
@@ -238,8 +240,14 @@ class Selaras:
             line: its name, or a key, whose writers stand in it.
             lease: for how long it is still held after this process died. A living one renews it.
             timeout: how long to stand in line; then TimeoutError.
+
+        Raises:
+            ConfigurationError: `line` names none.
         """
-        return Lock(self._program, line.name if isinstance(line, Key) else line, lease=lease, timeout=timeout)
+        name: object = line.name if isinstance(line, Key) else line
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(f"lock({line!r}): give the name of a line, such as 'mail:7', or a key")
+        return Lock(self._program, name, lease=lease, timeout=timeout)
 
     # -- life
 
@@ -408,7 +416,7 @@ class BlockingSelaras:
 
     def read_many(self, keys: Iterable[BlockingKey[V]], fresh: Fresh | None = None) -> list[V]:
         """Read many keys in one trip a partition; what is missing goes to the families' batch loaders."""
-        return wait_for(lambda: self.aio.read_many([key.aio for key in keys], fresh))
+        return wait_for(lambda: self.aio.read_many([aio_of(key) for key in keys], fresh))
 
     def tag(self, name: str, value: object = None) -> BlockingTag:
         """Return the tag of this name and value: `app.tag("category", 7)`."""
@@ -418,7 +426,7 @@ class BlockingSelaras:
 
     def enqueue_many(self, calls: Iterable[BlockingCall[R]]) -> list[BlockingJob[R]]:
         """Enqueue many jobs in one step a partition. Returns theirs, in order."""
-        waiting = [call.aio for call in calls]
+        waiting = checked_calls([aio_of(call) for call in calls])
         return [BlockingJob(job) for job in wait_for(lambda: self.aio.enqueue_many(waiting))]
 
     def job(self, id: str) -> BlockingJob[Any]:

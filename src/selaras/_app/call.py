@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from selaras._app.declared import TaskSpec
@@ -60,11 +60,15 @@ class Call(Generic[R_co]):
         """Follow this by another task, whose first argument is this one's value. The new call stands for the chain.
 
         Raises:
-            ConfigurationError: the step's key or line is named by that first argument, which nobody knows yet.
+            ConfigurationError: it is no task, or its key or line is named by that first argument, which nobody knows yet.
         """
         # Its first argument is not there yet, so it binds by another signature than its own `call`.
-        following: Any = step
-        call: Call[R] = following.follow(self, args, kwargs)
+        follow = getattr(step, "follow", None)
+        if follow is None:
+            raise ConfigurationError(
+                f"then({step!r}): give a task, or task.options(...), and its other arguments after it"
+            )
+        call: Call[R] = follow(self, args, kwargs)
         return call
 
     async def enqueue(self) -> Job[R_co]:
@@ -90,6 +94,18 @@ def following(
             f"nobody knows yet: put another parameter first, or enqueue it from the step before"
         )
     return Call(program, spec, spec.rest.bind(args, kwargs), options, before)
+
+
+def checked_calls(calls: Iterable[Call[R]]) -> list[Call[R]]:
+    """Return the calls of an `enqueue_many`. Raises ConfigurationError for what is none."""
+    several = list(calls)
+    for one in several:
+        if not isinstance(one, Call):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
+            raise ConfigurationError(
+                f"enqueue_many was given {one!r}, which is no call: say which arguments, as in "
+                f"{getattr(one, 'name', 'task')}.call(...)"
+            )
+    return several
 
 
 async def enqueue_calls(program: Program, calls: Sequence[Call[R]]) -> list[Job[R]]:

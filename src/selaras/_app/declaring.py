@@ -7,14 +7,16 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from enum import Enum
 from string import Formatter
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
-from selaras._app.cached import Binding, Cached
+from selaras._app.cached import Binding, BlockingCached, Cached
+from selaras._app.checks import count, rank, word, yes_or_no
 from selaras._app.declared import FamilySpec, KeyPlan, LinePlan, TaskSpec
 from selaras._app.key import Fresh, level_of
 from selaras._app.program import Program
 from selaras._app.read import Reads
 from selaras._app.tags import Tag, tag_text
+from selaras._app.task import BlockingTask, Task
 from selaras._cache.family import Family
 from selaras._contracts.host import Mode
 from selaras._core.cache.freshness import BOUNDED
@@ -77,28 +79,29 @@ def declare_task(
         signature=signature,
         mode=_mode(name, function, executor),
         policy=Policy(
-            retries=settings.retries if retries is None else retries,
+            retries=settings.retries if retries is None else count(retries, option=f"task {name!r}: retries"),
             backoff=_backoff(program, backoff, backoff_most),
             timeout_us=settings.timeout if timeout is None else duration_us(timeout, name="timeout"),
-            max_lost=settings.max_lost if max_lost is None else max_lost,
+            max_lost=settings.max_lost if max_lost is None else count(max_lost, option=f"task {name!r}: max_lost"),
             result_ttl_us=settings.result_ttl if result_ttl is None else duration_us(result_ttl, name="result_ttl"),
             failed_ttl_us=settings.failed_ttl if failed_ttl is None else duration_us(failed_ttl, name="failed_ttl"),
-            ordered=ordered,
+            ordered=yes_or_no(ordered, option=f"task {name!r}: ordered"),
         ),
         queue=settings.queue if queue is None else checked_name(queue, what="queue"),
-        priority=settings.priority if priority is None else priority,
+        priority=settings.priority if priority is None else rank(priority, option=f"task {name!r}: priority"),
         expires_us=0 if expires is None else duration_us(expires, name="expires"),
         writes=written,
         reads=[_plan(name, "reads", one, signature) for one in _each(reads)],
         read_parameters=[(p, _plan(name, f"Read of {p!r}", one, signature)) for p, one in read_bindings.items()],
-        line=_line(name, lock, written, signature, exclusive=exclusive),
+        line=_line(name, lock, written, signature, exclusive=yes_or_no(exclusive, option=f"task {name!r}: exclusive")),
     )
     program.registry.add_task(spec)
     return spec
 
 
 def _each(several: Writable | Sequence[Writable]) -> list[Writable]:
-    return [several] if isinstance(several, (Cached, Binding)) else list(several)
+    """A single one may stand for a list of one; what is neither is refused as a single one."""
+    return list(several) if isinstance(several, (list, tuple, set, frozenset)) else [cast(Writable, several)]
 
 
 def _read_parameters(function: Callable[..., Any]) -> dict[str, Binding[Any]]:
@@ -229,8 +232,7 @@ def declare_family(
             raise ConfigurationError(
                 f"family {name!r}: ignore={left_out!r}: it has no such parameter ({_listed(parameters)})"
             )
-    if during_write not in ("load", "serve"):
-        raise ConfigurationError(f"family {name!r}: during_write={during_write!r}: give 'load' or 'serve'")
+    word(during_write, ("load", "serve"), option=f"family {name!r}: during_write")
     unknown = set(tiers) - {"local", "shared"}
     if unknown:
         raise ConfigurationError(f"family {name!r}: tiers={tuple(tiers)!r}: there are 'local' and 'shared'")
@@ -310,6 +312,7 @@ def _tag_template(family: str, text: str, signature: Signature) -> tuple[str, st
 
 
 def _name_of(function: Callable[..., Any], name: str | None, what: str) -> str:
+    _refuse_declared(function, what)
     _refuse_method(function, what)
     if not callable(function):
         raise ConfigurationError(
@@ -319,6 +322,17 @@ def _name_of(function: Callable[..., Any], name: str | None, what: str) -> str:
     if given == "<lambda>" or not given:
         raise ConfigurationError(f"{_place(function)}: a {what} without a name of its own needs name=")
     return checked_name(given, what=what)
+
+
+def _refuse_declared(function: object, what: str) -> None:
+    """A function is a task or a family: of one that is both, nobody could say what a call of it means."""
+    if isinstance(function, (Task, BlockingTask, Cached, BlockingCached)):
+        known = "a task" if isinstance(function, (Task, BlockingTask)) else "cached"
+        name: str = function.name
+        raise ConfigurationError(
+            f"{name!r} is {known} already, and one function is either a task or cached: write the {what} as a function of "
+            f"its own, which calls {name}()"
+        )
 
 
 def _refuse_method(function: Any, what: str) -> None:

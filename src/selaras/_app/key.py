@@ -125,7 +125,10 @@ class Key(Generic[V]):
 
 
 async def read_many(program: Program, keys: Sequence[Key[V]], fresh: Fresh | None = None) -> list[V]:
-    """Read many keys in one trip a partition."""
+    """Read many keys in one trip a partition. Raises ConfigurationError for what is no key."""
+    for key in keys:
+        if not isinstance(key, Key):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
+            raise ConfigurationError(f"read_many was given {key!r}, which is no key: name each, as in family.key(42)")
     process = program.process()
     await process.open()
     return await process.cache.get_many([key.slot for key in keys], None if fresh is None else level_of(fresh))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
 
 from msgspec import Struct
 
 from selaras._app.current import CurrentJob
+from selaras._core.errors import ConfigurationError
 from selaras._core.jobs.job import Admission
 
 
@@ -35,3 +38,20 @@ class Middleware:
     ) -> object:
         """Go around one run of a body; call `proceed` once and return what it returned."""
         return await proceed()
+
+
+def checked_middleware(several: object) -> tuple[Middleware, ...]:
+    """Return what a program gave as `middleware=`. Raises ConfigurationError for what is none."""
+    if not isinstance(several, (list, tuple)):
+        raise ConfigurationError(f"middleware={several!r}: give a list of objects of classes derived from Middleware")
+    return tuple(_checked(one) for one in cast("list[Any]", several))
+
+
+def _checked(one: object) -> Middleware:
+    if inspect.isclass(one):
+        raise ConfigurationError(f"middleware=[{one.__name__}] is a class: give an object of it, {one.__name__}()")
+    if not isinstance(one, Middleware):
+        raise ConfigurationError(
+            f"middleware=[{one!r}]: give an object of a class derived from Middleware, with a method enqueue or run"
+        )
+    return one

@@ -48,6 +48,9 @@ def address_of(
     if url is None:
         # A path from the environment was written by someone in a shell, who means the folder they are in.
         url, base = (env["SELARAS_URL"], Path.cwd()) if env.get("SELARAS_URL") else (f"sqlite:///{DEFAULT_FILE}", base)
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
+        raise ConfigurationError(f"{url!r} is no URL of a store: give one of {_KNOWN}")
+    _check_namespace(namespace)
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     match parts.scheme:
@@ -110,14 +113,13 @@ def _file_of(url: str, host: str, path: str, namespace: str, base: Path) -> Path
         )
     file = (base / name).resolve()
     if namespace:
-        file = file.with_name(f"{file.stem}-{_safe(namespace)}{file.suffix}")
+        file = file.with_name(f"{file.stem}-{namespace}{file.suffix}")
     return file
 
 
-def _safe(namespace: str) -> str:
-    if not re.fullmatch(r"[\w.\-]{1,64}", namespace):
+def _check_namespace(namespace: object) -> None:
+    if not isinstance(namespace, str) or not re.fullmatch(r"[\w.\-]{0,64}", namespace):
         raise ConfigurationError(f"namespace={namespace!r}: give letters, digits, '.', '-' or '_', at most 64")
-    return namespace
 
 
 def _check_options(url: str, options: Mapping[str, str], known: frozenset[str]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
+from selaras._app.checks import count, rank, word, yes_or_no
 from selaras._app.job import Job
 from selaras._core.cache.key import checked_name
 from selaras._core.durations import Duration, duration_us
@@ -65,23 +66,29 @@ def options_from(
     """
     if delay is not None and at is not None:
         raise ConfigurationError("give delay= or at=, not both")
-    if retries is not None and (isinstance(retries, bool) or retries < 0):
-        raise ConfigurationError(f"retries={retries!r}: give 0 or more")
+    until = UniqueUntil(word(unique_until, UniqueUntil, option="unique_until"))
+    conflict = OnConflict(word(on_conflict, OnConflict, option="on_conflict"))
+    if unique is None and (until, conflict) != (UniqueUntil.STARTED, OnConflict.KEEP):
+        said = f"on_conflict={on_conflict!r}" if conflict is OnConflict.REPLACE else f"unique_until={unique_until!r}"
+        raise ConfigurationError(f"{said} is about the unique key, and none is named: add unique='...'")
     return Options(
         delay_us=0 if delay is None else _delay_us(delay),
         due_us=0 if at is None else _instant_us(at),
-        priority=priority,
+        priority=None if priority is None else rank(priority, option="priority"),
         id="" if id is None else checked_name(id, what="job id"),
         unique="" if unique is None else checked_name(unique, what="unique key"),
-        unique_until=UniqueUntil(unique_until),
-        on_conflict=OnConflict(on_conflict),
-        parents=(*_parents(after, Edge.AFTER), *_parents(after_finished, Edge.FINISHED)),
+        unique_until=until,
+        on_conflict=conflict,
+        parents=(
+            *_parents("after", after, Edge.AFTER),
+            *_parents("after_finished", after_finished, Edge.FINISHED),
+        ),
         queue=None if queue is None else checked_name(queue, what="queue"),
-        retries=retries,
+        retries=None if retries is None else count(retries, option="retries"),
         timeout_us=None if timeout is None else duration_us(timeout, name="timeout"),
         expires_us=None if expires is None else duration_us(expires, name="expires"),
         result_ttl_us=None if result_ttl is None else duration_us(result_ttl, name="result_ttl"),
-        now=now,
+        now=yes_or_no(now, option="now"),
     )
 
 
@@ -106,6 +113,11 @@ def _instant_us(at: object) -> int:
     return max(1, (at - _EPOCH) // _US)
 
 
-def _parents(after: After | Sequence[After], edge: Edge) -> list[tuple[After, Edge]]:
-    each = [after] if isinstance(after, (Job, str)) else list(after)
-    return [(parent, edge) for parent in each]
+def _parents(option: str, after: Any, edge: Edge) -> list[tuple[After, Edge]]:
+    several: list[Any] = list(after) if isinstance(after, Iterable) and not isinstance(after, (Job, str)) else [after]
+    for one in several:
+        if not isinstance(one, (Job, str)):
+            raise ConfigurationError(f"{option}={one!r}: give a job, its id, or a list of them")
+        if isinstance(one, str):
+            checked_name(one, what="job id")
+    return [(one, edge) for one in several]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
-from selaras._app.middleware import Middleware
+from selaras._app.middleware import Middleware, checked_middleware
 from selaras._app.opening import Address, address_of, open_store
 from selaras._app.origin import Origin
 from selaras._app.process import Process, Processes
 from selaras._app.registry import Registry
 from selaras._app.resources import Resources
 from selaras._app.settings import Settings, SettingValues, settings_from
+from selaras._core.errors import ConfigurationError
 from selaras._worker.system import system_clock, system_entropy
 
 
@@ -58,7 +60,16 @@ def make_program(
 ) -> Program:
     """Check what an app was given. Nothing is opened."""
     address = address_of(url, namespace, origin)
-    return Program(address, origin, settings_from(settings), Registry(include), middleware)
+    return Program(
+        address, origin, settings_from(settings), Registry(_modules(include)), checked_middleware(middleware)
+    )
+
+
+def _modules(include: object) -> Sequence[str]:
+    several = cast("Sequence[object]", include) if isinstance(include, (list, tuple)) else ()
+    if include is not several or not all(isinstance(one, str) for one in several):
+        raise ConfigurationError(f"include={include!r}: give a list of modules' names, such as ['shop.tasks']")
+    return cast("Sequence[str]", several)
 
 
 def _overrides(middleware: Middleware, method: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, cast
 
 from selaras._app.cached import Binding, BlockingCached, Cached
+from selaras._core.errors import ConfigurationError
 
 V = TypeVar("V")
 
@@ -26,8 +27,13 @@ def Read(source: Cached[..., V] | BlockingCached[..., V] | Binding[V]) -> V:  # 
 
     It is read before the body starts, warmed with the whole batch of claimed jobs; if the task writes that key, it is
     the value from just before.
+
+    Raises:
+        ConfigurationError: it is no cached family.
     """
     if isinstance(source, BlockingCached):
         source = source.aio
+    if not isinstance(source, (Cached, Binding)):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
+        raise ConfigurationError(f"Read({source!r}): give a function declared with @app.cached, or its .by(...)")
     binding = source if isinstance(source, Binding) else Binding[V](source.family, {})
     return cast(V, Reads(binding))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from msgspec import Struct
 
+from selaras._core.cache.key import checked_name
 from selaras._core.durations import Duration, duration_us, format_us
 from selaras._core.errors import ConfigurationError
 
@@ -39,7 +41,7 @@ class Option(Struct, frozen=True):
         if self.kind == "time":
             return duration_us(value, name=origin)
         if self.kind == "text":
-            return str(value)
+            return checked_name(value, what=origin)
         return _count(value, origin)
 
     def show(self, value: int | str) -> str:
@@ -171,7 +173,10 @@ def settings_from(given: Mapping[str, Any], environment: Mapping[str, str] | Non
 
 def _count(value: Any, origin: str) -> int:
     try:
-        number = int(value)
+        # Environments hold text. What int() would round, and what only counts as a number, is a slip.
+        number = int(value) if isinstance(value, str) else operator.index(value)
+        if isinstance(value, bool):
+            raise TypeError(value)
     except (TypeError, ValueError):
         raise ConfigurationError(f"{origin}={value!r}: give a whole number") from None
     if number < 0 and "priority" not in origin.lower():

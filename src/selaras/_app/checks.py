@@ -1,0 +1,44 @@
+"""Refuses what an option cannot be, in words: which option, which value, and what to give instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from selaras._core.errors import ConfigurationError
+
+PRIORITY_MOST: Final = 2**31 - 1
+"""Far more ranks than anybody tells apart, and any store can sort by it."""
+_COUNT_MOST: Final = 2**31 - 1
+
+
+def count(value: object, *, option: str) -> int:
+    """Return a whole number from 0."""
+    return _whole(value, option, 0, _COUNT_MOST, "a whole number from 0")
+
+
+def rank(value: object, *, option: str) -> int:
+    """Return a priority."""
+    return _whole(value, option, -PRIORITY_MOST, PRIORITY_MOST, f"a whole number, {PRIORITY_MOST:,} at most")
+
+
+def _whole(value: object, option: str, least: int, most: int, wanted: str) -> int:
+    # True is an int to Python, and here always a slip.
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigurationError(f"{option}={value!r}: give {wanted}")
+    return value
+
+
+def word(value: object, words: Iterable[str], *, option: str) -> str:
+    """Return one of the words there are."""
+    known = [str(one) for one in words]  # of enums, what people write
+    if not isinstance(value, str) or value not in known:
+        raise ConfigurationError(f"{option}={value!r}: give {' or '.join(map(repr, known))}")
+    return value
+
+
+def yes_or_no(value: object, *, option: str) -> bool:
+    """Return True or False; nothing that only counts as one."""
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{option}={value!r}: give True or False")
+    return value

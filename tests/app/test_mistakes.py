@@ -1,0 +1,148 @@
+"""Values that an option cannot have: refused where they are written, in words that name the option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from selaras import ConfigurationError, Middleware, Read, Selaras
+from selaras.blocking import Selaras as BlockingSelaras
+
+app = Selaras("memory://")
+
+
+@app.task
+async def echo(x: int = 0) -> int:
+    return x
+
+
+@app.cached
+async def price(id: int) -> int:
+    return id
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "a priority in words": ({"priority": "high"}, r"priority='high': give a whole number"),
+    "half a priority": ({"priority": 1.5}, r"priority=1.5: give a whole number"),
+    "a priority of True": ({"priority": True}, r"priority=True: give a whole number"),
+    "a priority beyond all stores": ({"priority": 2**80}, r"priority=\d+: give a whole number"),
+    "retries as text": ({"retries": "3"}, r"retries='3': give a whole number from 0"),
+    "negative retries": ({"retries": -1}, r"retries=-1: give a whole number from 0"),
+    "a word for until": ({"unique": "k", "unique_until": "done"}, r"unique_until='done': give 'started' or 'finished'"),
+    "a word for conflicts": ({"unique": "k", "on_conflict": "skip"}, r"on_conflict='skip': give 'keep' or 'replace'"),
+    "a conflict of nothing": ({"on_conflict": "replace"}, r"on_conflict='replace' .* unique="),
+    "until of nothing": ({"unique_until": "finished"}, r"unique_until='finished' .* unique="),
+    "after a number": ({"after": 7}, r"after=7: give a job, its id, or a list"),
+    "after a list of numbers": ({"after_finished": [7]}, r"after_finished=7: give a job, its id, or a list"),
+    "after nothing": ({"after": ""}, r"job id"),
+    "now in words": ({"now": "yes"}, r"now='yes': give True or False"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_an_option_of_an_enqueue_is_checked_at_the_call(case: str) -> None:
+    options, said = OPTIONS[case]
+
+    with pytest.raises(ConfigurationError, match=said):
+        echo.options(**options)
+
+
+DECLARATIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "priority": ({"priority": "high"}, r"task 'declared': priority='high': give a whole number"),
+    "retries": ({"retries": "3"}, r"task 'declared': retries='3': give a whole number from 0"),
+    "max_lost": ({"max_lost": -1}, r"task 'declared': max_lost=-1: give a whole number from 0"),
+    "ordered": ({"ordered": "no"}, r"task 'declared': ordered='no': give True or False"),
+    "exclusive": ({"exclusive": 0}, r"task 'declared': exclusive=0: give True or False"),
+    "writes": ({"writes": 5}, r"task 'declared': writes 5 is no cached family"),
+    "reads": ({"reads": "price"}, r"task 'declared': reads 'price' is no cached family"),
+    "lock": ({"lock": 42}, r"task 'declared': lock 42 is no cached family"),
+}
+
+
+@pytest.mark.parametrize("case", DECLARATIONS)
+def test_a_declaration_is_checked_at_import(case: str) -> None:
+    declaration, said = DECLARATIONS[case]
+
+    async def declared(id: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=said):
+        app.task(**declaration)(declared)
+    assert "declared" not in app.registry.tasks
+
+
+def test_a_function_is_a_task_or_cached() -> None:
+    blocking = BlockingSelaras("memory://")
+
+    @blocking.cached
+    def rate(id: int) -> int:
+        return id
+
+    for declare in (lambda: app.task(price), lambda: app.cached(echo), lambda: app.task(echo)):
+        with pytest.raises(ConfigurationError, match=r"already, and one function is either a task or cached"):
+            declare()
+    with pytest.raises(ConfigurationError, match=r"'rate' is cached already"):
+        blocking.task(rate)
+
+
+class Tracing(Middleware):
+    """Does nothing."""
+
+
+APPS: dict[str, tuple[Callable[[], object], str]] = {
+    "a URL of a number": (lambda: Selaras(5), r"5 is no URL of a store: give one of"),  # type: ignore[arg-type]
+    "a namespace of a number": (lambda: Selaras("memory://", namespace=5), r"namespace=5: give letters"),  # type: ignore[arg-type]
+    "a namespace with a slash": (lambda: Selaras("memory://", namespace="a/b"), r"namespace='a/b': give letters"),
+    "a module instead of a list": (
+        lambda: Selaras("memory://", include="shop.tasks"),
+        r"include='shop.tasks': give a list",
+    ),
+    "half a retry": (lambda: Selaras("memory://", retries=2.5), r"retries=2.5: give a whole number"),  # type: ignore[arg-type]
+    "a class": (lambda: Selaras("memory://", middleware=[Tracing]), r"is a class: give an object of it, Tracing\(\)"),  # type: ignore[list-item]
+    "a number": (lambda: Selaras("memory://", middleware=[5]), r"middleware=\[5\]: give an object"),  # type: ignore[list-item]
+    "no list": (lambda: Selaras("memory://", middleware=Tracing()), r"middleware=.*: give a list"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("case", APPS)
+def test_what_an_app_is_given_is_checked(case: str) -> None:
+    make, said = APPS[case]
+
+    with pytest.raises(ConfigurationError, match=said):
+        make()
+
+
+def test_what_an_app_can_be_given_is_taken() -> None:
+    taken = Selaras("memory://", middleware=[Tracing()], namespace="a.b-c_1", include=("tests.app.work",), priority=-5)
+
+    assert taken.settings.priority == -5
+
+
+def test_what_is_no_family_line_or_step_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"Read\('p'\): give a function declared with @app.cached"):
+        Read("p")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"lock\(42\): give the name of a line"):
+        app.lock(42)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"lock\(''\): give the name of a line"):
+        app.lock("")
+    with pytest.raises(ConfigurationError, match=r"then\(42\): give a task"):
+        echo.call(1).then(42)  # type: ignore[arg-type]
+
+
+async def test_what_is_no_call_or_key_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"given 1, which is no call"):
+        await app.enqueue_many([1])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"<task echo>, which is no call: .* as in echo\.call\(\.\.\.\)"):
+        await app.enqueue_many([echo])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"given 1, which is no key"):
+        await app.read_many([1])  # type: ignore[arg-type]
+
+
+def test_the_twin_for_plain_code_says_the_same() -> None:
+    blocking = BlockingSelaras("memory://")
+
+    with pytest.raises(ConfigurationError, match=r"which is no call"):
+        blocking.enqueue_many([1])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"which is no key"):
+        blocking.read_many([1])  # type: ignore[arg-type]
