@@ -114,7 +114,8 @@ def _instant_us(at: object) -> int:
 
 
 def _parents(option: str, after: Any, edge: Edge) -> list[tuple[After, Edge]]:
-    several: list[Any] = list(after) if isinstance(after, Iterable) and not isinstance(after, (Job, str)) else [after]
+    many = isinstance(after, Iterable) and not isinstance(after, (Job, str))
+    several: list[Any] = list(cast("Iterable[Any]", after)) if many else [after]
     for one in several:
         if not isinstance(one, (Job, str)):
             raise ConfigurationError(f"{option}={one!r}: give a job, its id, or a list of them")
