@@ -69,15 +69,15 @@ class PlainRun:
     def _stopped(self, why: Stop) -> Settlement:
         match why:
             case Stop.TIMEOUT:
-                return self._failed("TimeoutError: too long")
+                return self._failed("TimeoutError: too long", unsure=True)
             case Stop.CANCEL:
-                return self._end(JobEvent.CANCEL, reason="cancelled")
+                return self._end(JobEvent.CANCEL, reason="cancelled", unsure=True)
             case Stop.SHUTDOWN | Stop.LOST:
-                return self._end(JobEvent.RELEASE, reason=why.value)
+                return self._end(JobEvent.RELEASE, reason=why.value, unsure=True)
 
-    def _failed(self, reason: str) -> Settlement:
+    def _failed(self, reason: str, *, unsure: bool = False) -> Settlement:
         event = JobEvent.RETRY if self.claim.number <= self.task.retries else JobEvent.FAIL
-        return self._end(event, reason=reason)
+        return self._end(event, reason=reason, unsure=unsure)
 
     def _end(self, event: JobEvent, **fields: Any) -> Settlement:
         return Settlement(self.claim.job, self.claim.fence, event, writes=self.claim.writes, **fields)
@@ -127,9 +127,10 @@ class PlainHost:
     def has_effects_elsewhere(self, settlement: Settlement, partition: int) -> bool:
         return self.elsewhere is not None
 
-    async def before_settle(self, settlement: Settlement, partition: int) -> None:
+    async def before_settle(self, settlement: Settlement, partition: int) -> Settlement:
         assert self.elsewhere
         await self.elsewhere(settlement)
+        return settlement
 
     def settled(self, run: Run | None, settlement: Settlement, settled: Settled, partition: int) -> None:
         self.ended.append((settlement.job, settlement, settled))

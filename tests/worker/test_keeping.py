@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 from tests.clock import SECOND, VirtualClock
-from tests.worker.ground import THREAD, Diary, Ground, TamperedStore, working
+from tests.worker.ground import THREAD, Diary, Ground, Tampered, TamperedStore, working
 from tests.worker.host import PlainHost, PlainRun, Task, nothing, waits_for
 
-from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, Instance, Owner, Tended
+from selaras._contracts.limits import INTENT_GRACE_US
+from selaras._contracts.partition import (
+    AnyEffect,
+    HeartbeatReply,
+    HeartbeatRequest,
+    Instance,
+    Owner,
+    Resolve,
+    Tended,
+)
+from selaras._core.cache.entry import Intent
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import AttemptAbandoned, Trouble, WorkerEvent
-from selaras._core.jobs.job import Attempt, NewJob
+from selaras._core.jobs.job import Attempt, Fate, NewJob
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
 from selaras._core.routing import partition_of
@@ -25,8 +36,46 @@ from selaras._worker.keeper import Keeper
 from selaras._worker.system import SystemClock
 
 
-async def test_an_intent_whose_home_does_not_know_its_attempt_any_more_is_removed() -> None:
-    """P17: and one whose attempt runs is left alone, however long it has stood."""
+@pytest.mark.parametrize(
+    ("fate", "stands_for"),
+    [(Fate.SETTLED, 0), (Fate.GONE, INTENT_GRACE_US), (Fate.RUNNING, None), (Fate.PENDING, None)],
+)
+async def test_an_orphaned_intent_stands_as_long_as_its_attempts_fate_demands(
+    fate: Fate, stands_for: int | None
+) -> None:
+    """P17, P18: decided, it goes; lost for good, it stands a grace; else it stays, for the attempt or the next one."""
+    asked: list[Sequence[Attempt]] = []
+    accepted: list[AnyEffect] = []
+
+    class Home(Tampered):
+        async def fates(self, attempts: Sequence[Attempt]) -> tuple[Fate, ...]:
+            asked.append(attempts)
+            return (fate,)
+
+    class There(Tampered):
+        async def tend(self, limit: int) -> Tended:
+            return Tended(orphans=(Intent("k", 0, "j", 7),))
+
+        async def accept(self, effects: Sequence[AnyEffect]) -> None:
+            accepted.extend(effects)
+
+    clock = VirtualClock()
+    store = MemoryStore(clock, partitions=2, entropy=Random(1))
+    partitions = [Home(store.partitions[0]), There(store.partitions[1])]
+    keeper = Keeper(partitions, PlainHost({}), clock, Random(1), Diary())
+
+    tending = asyncio.get_running_loop().create_task(keeper.tend(partitions[1]))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    tending.cancel()
+
+    assert asked == [[Attempt("j", 7)]]
+    expected = [] if stands_for is None else [Resolve(to=1, owner=Owner(0, "j", 7), keys=("k",), stand_us=stands_for)]
+    assert accepted == expected
+
+
+async def test_an_intent_whose_attempt_runs_is_left_alone_however_long_it_has_stood() -> None:
+    """P17: and one whose home does not know the attempt stands a grace, and falls by voiding."""
     clock = VirtualClock()
     store = MemoryStore(clock, partitions=2, entropy=Random(1))
     home, there = store.partitions
@@ -39,10 +88,17 @@ async def test_an_intent_whose_home_does_not_know_its_attempt_any_more_is_remove
     clock.advance(60 * SECOND)
     keeper = Keeper(store.partitions, PlainHost({}), clock, Random(1), Diary())
 
-    tending = asyncio.get_running_loop().create_task(keeper.tend(there))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    tending.cancel()
+    async def keep_house() -> None:
+        tending = asyncio.get_running_loop().create_task(keeper.tend(there))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        tending.cancel()
+
+    await keep_house()
+    assert len(await there.intents(other)) == 1
+
+    clock.advance(INTENT_GRACE_US + SECOND)
+    await keep_house()
 
     assert len(await there.intents(key)) == 1
     assert await there.intents(other) == ()

@@ -6,14 +6,16 @@ import asyncio
 import threading
 from typing import Any
 
-from tests.worker.ground import THREAD, Ground, Turning, working
+from tests.worker.ground import THREAD, Ground, TamperedStore, Turning, working
 from tests.worker.host import PlainRun, Task, for_ever, nothing, waits_for
 
-from selaras._contracts.partition import TurnReply, TurnRequest
+from selaras._contracts.partition import HeartbeatRequest, Instance, TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import WorkerStopping
-from selaras._core.jobs.states import JobState
+from selaras._core.jobs.states import JobEvent, JobState
 from selaras._worker.exits import Exit
+from selaras._worker.shutdown import Leaving, give_back_everything
+from selaras._worker.system import SystemClock
 
 
 def slow(seconds: float) -> Any:
@@ -193,3 +195,50 @@ async def test_a_burst_ends_when_nothing_is_left() -> None:
 
 async def test_a_burst_on_an_empty_store_ends() -> None:
     assert await Ground({"n": Task(nothing)}, burst=True, partitions=3).worker.run() is Exit.STOPPED
+
+
+async def test_the_last_act_reaches_every_partition_though_one_is_held_up() -> None:
+    """P19."""
+    store = TamperedStore(SystemClock(), 2)
+    for partition in store.partitions:
+        await partition.enroll(Instance(id="i", lease_us=60_000_000))
+    released = threading.Event()
+
+    def hold_up(request: HeartbeatRequest) -> None:
+        if not request.last_turn:
+            released.wait()
+
+    store.beating = hold_up
+    leaving = [Leaving(0, 0), Leaving(1, 1)]  # the first is told apart by its turn
+
+    heard = await asyncio.to_thread(give_back_everything, store, "i", leaving, seconds=0.3)
+
+    assert not heard
+    assert sorted(beat.last_turn for beat in store.beats) == [0, 1]
+    released.set()
+
+
+async def test_the_last_act_settles_bodies_that_began_as_unsure_and_releases_the_others() -> None:
+    """P18: a write of a body that is ended with its process may still reach the datastore: its intent must stand."""
+    gate = threading.Event()
+    tasks = {"t": Task(waits_for(gate), THREAD), "f": Task(for_ever)}
+    async with working(tasks, threads=1) as ground:
+        await ground.enqueue("t", "a", writes=("k",))
+        await ground.enqueue("f", "b")
+        await ground.until(lambda: sorted(ground.host.started) == ["a", "b"])
+        [turner] = ground.worker._tenures[-1].turners
+
+        words = turner.last_words()
+        instance = ground.host.instances[-1].id
+        heard = await asyncio.to_thread(give_back_everything, ground.store, instance, [words])
+        jobs = [await ground.job(id) for id in "ab"]
+        intents = await ground.partition.intents("k")
+        gate.set()
+
+        assert {(each.job, each.event, each.unsure) for each in words.settlements} == {
+            ("a", JobEvent.RELEASE, True),
+            ("b", JobEvent.RELEASE, True),
+        }
+        assert heard
+        assert [job.attempt for job in jobs] == [0, 0]
+        assert len(intents) == 1

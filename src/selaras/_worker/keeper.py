@@ -12,12 +12,13 @@ from typing import Final
 
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.host import Host
+from selaras._contracts.limits import INTENT_GRACE_US
 from selaras._contracts.observer import Observer
 from selaras._contracts.partition import Owner, Partition, Resolve, Tended
 from selaras._core.cache.entry import Intent
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import Housekept, Trouble
-from selaras._core.jobs.job import Attempt
+from selaras._core.jobs.job import Attempt, Fate
 from selaras._core.jobs.retry import Backoff
 from selaras._worker.telling import tell
 from selaras._worker.waiting import within
@@ -29,6 +30,10 @@ TEND_SPREAD: Final = 0.25
 TEND_MOST: Final = 500
 RELAY_EVERY: Final = 5.0
 """Outboxes are looked at so often though nobody said that anything waits there: its sender may have died."""
+
+STANDING_US: Final = {Fate.SETTLED: 0, Fate.GONE: INTENT_GRACE_US}
+"""How long an orphaned intent still stands, by what became of its attempt: a zombie of one that is lost for good may
+still commit. One that runs keeps its intents, and one that may run again leaves them to the next attempt."""
 
 AGAIN: Final = Backoff(first_us=100_000, most_us=5_000_000)
 
@@ -93,7 +98,7 @@ class Keeper:
             await self._ask_after(partition, tended.orphans)
 
     async def _ask_after(self, partition: Partition, orphans: Sequence[Intent]) -> None:
-        """Remove intents whose attempt does not run any more at its home (P17).
+        """Ask the homes of intents what became of their attempts, and do what follows from it (P17, P18).
 
         A settle's own effect that comes later finds no intent, and voids.
         """
@@ -101,11 +106,16 @@ class Keeper:
         for intent in orphans:
             by_home.setdefault(intent.home, []).append(intent)
         for home, intents in by_home.items():
-            alive = await self._partitions[home].alive([Attempt(intent.job, intent.fence) for intent in intents])
-            dead = [intent for intent, lives in zip(intents, alive, strict=True) if not lives]
+            fates = await self._partitions[home].fates([Attempt(intent.job, intent.fence) for intent in intents])
             effects = [
-                Resolve(to=partition.index, owner=Owner(home, intent.job, intent.fence), keys=(intent.key,))
-                for intent in dead
+                Resolve(
+                    to=partition.index,
+                    owner=Owner(home, intent.job, intent.fence),
+                    keys=(intent.key,),
+                    stand_us=STANDING_US[fate],
+                )
+                for intent, fate in zip(intents, fates, strict=True)
+                if fate in STANDING_US and not (fate is Fate.GONE and intent.until_us)
             ]
             if effects:
                 await partition.accept(effects)

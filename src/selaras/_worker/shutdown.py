@@ -2,7 +2,8 @@
 
 A thread cannot be stopped: given back earlier its job would run twice at once. So the release is the very last
 thing before `os._exit`, sent by a heartbeat that names nothing as held (P16), while this thread waits: no coroutine
-goes on meanwhile.
+goes on meanwhile. What never began is released by that alone; a body that began is settled by the same beat, as
+unsure: a write of it may be on its way to the datastore (P18).
 """
 
 from __future__ import annotations
@@ -11,26 +12,32 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from threading import Thread
+from threading import Event, Thread
 from typing import Final, NoReturn
 
 from msgspec import Struct
 
 from selaras._contracts.partition import HeartbeatRequest
 from selaras._contracts.store import Store
-from selaras._core.errors import StoreUnavailable
-from selaras._core.jobs.job import Attempt
+from selaras._core.jobs.job import Attempt, Settlement
 
 LAST_ACT_MOST: Final = 2.0
 """A store that does not answer must not keep the process: its leases will lapse."""
 
 
 class Leaving(Struct, frozen=True):
-    """What one partition is told: everything claimed up to `last_turn` is released uncounted, but for `abandoned`."""
+    """What one partition is told.
+
+    Attributes:
+        last_turn: everything claimed up to it that is neither abandoned nor settled here is released uncounted.
+        abandoned: as `HeartbeatRequest.abandoned`.
+        settlements: of bodies that began; and ends that no turn has delivered.
+    """
 
     partition: int
     last_turn: int
     abandoned: tuple[Attempt, ...] = ()
+    settlements: tuple[Settlement, ...] = ()
 
 
 def give_back_everything(
@@ -38,24 +45,32 @@ def give_back_everything(
 ) -> bool:
     """Release what the instance holds; blocks, at most `seconds`. Returns whether every partition heard it.
 
+    The partitions are told side by side: one that is held up does not keep the others from hearing it (P19).
     The caller ends the process at once, whatever this returns.
     """
-    heard: list[int] = []
+    answers: list[bool] = []
+    all_answered = Event()
 
-    def say() -> None:
+    def say(each: Leaving) -> None:
+        request = HeartbeatRequest(
+            instance=instance,
+            last_turn=each.last_turn,
+            abandoned=each.abandoned,
+            settlements=each.settlements,
+            names_scopes=True,
+        )
         try:
-            pulse = store.pulse()
-            for each in leaving:
-                request = HeartbeatRequest(instance=instance, last_turn=each.last_turn, abandoned=each.abandoned)
-                pulse.beat(each.partition, request)
-                heard.append(each.partition)
-        except StoreUnavailable:
-            pass
+            store.pulse().beat(each.partition, request)
+        except Exception:  # noqa: BLE001 - whatever it is, the process ends now
+            answers.append(False)
+        else:
+            answers.append(True)
+        if len(answers) == len(leaving):
+            all_answered.set()
 
-    thread = Thread(target=say, name="selaras-last-act", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return len(heard) == len(leaving)
+    for each in leaving:
+        Thread(target=say, args=(each,), name=f"selaras-last-act-{each.partition}", daemon=True).start()
+    return all_answered.wait(seconds) and all(answers)
 
 
 def end_process(code: int) -> NoReturn:

@@ -40,6 +40,7 @@ from selaras._core.jobs.states import JobEvent
 from selaras._worker.attempts import Held, Roster
 from selaras._worker.company import Company
 from selaras._worker.heart import Beat
+from selaras._worker.shutdown import Leaving
 from selaras._worker.telling import tell
 from selaras._worker.waiting import Alarm
 
@@ -54,6 +55,7 @@ SECOND_AFTER_NS: Final = 3_000_000
 CLAIM_MOST: Final = 600
 SETTLE_MOST: Final = 1_000
 BEAT_SETTLES_MOST: Final = 500
+LAST_WORDS_MOST: Final = 2_000
 READY_TRIES: Final = 3
 IDLE_TURN_NS: Final = 5_000_000_000
 """An idle worker turns so often though nothing rang: a bell is a hint."""
@@ -235,7 +237,7 @@ class Turner:
         tries = 0
         while True:
             try:
-                await self._host.before_settle(settlement, self.index)
+                settlement = await self._host.before_settle(settlement, self.index)
                 break
             except StoreUnavailable:
                 pass
@@ -267,11 +269,6 @@ class Turner:
     def holding(self) -> bool:
         """Whether attempts were claimed that are not settled, or bodies go on that were given up."""
         return bool(self._held or self._zombies)
-
-    @property
-    def last_sent(self) -> int:
-        """The number of the last turn sent."""
-        return self._number
 
     # -- the loop
 
@@ -497,6 +494,27 @@ class Turner:
             settlements=self._overdue(),
             scopes=(),  # a worker's instance opens none
         )
+
+    def last_words(self, culprit: Held | None = None) -> Leaving:
+        """Say what the last beat of this process must tell: the ends of all bodies that began. From any thread.
+
+        Args:
+            culprit: its body blocks the loop: it is lost, and not settled.
+        """
+        ends = [
+            each for sent in tuple(self._in_flight.values()) for each in sent.request.settlements
+        ] + self._pending.copy()
+        for held in self._roster:
+            if held.home is self and held.started_ns and not held.abandoned and held is not culprit:
+                held.run.stopping = held.run.stopping or Stop.SHUTDOWN
+                try:
+                    ends.append(held.run.cut_off())
+                except Exception as error:  # noqa: BLE001 - the host broke its promise: released without a word
+                    self._trouble(f"giving back {held.run.claim.job}", error)
+        abandoned = tuple(self._given_up.values())
+        if culprit is not None and culprit.home is self:
+            abandoned += (culprit.attempt,)
+        return Leaving(self.index, self._number, abandoned, tuple(ends[:LAST_WORDS_MOST]))
 
     def _overdue(self) -> tuple[Settlement, ...]:
         """Return settlements that turns could not deliver for longer than a lease (P19)."""

@@ -43,7 +43,7 @@ from selaras._worker.exits import Exit
 from selaras._worker.keeper import Keeper
 from selaras._worker.loops import calm_collector
 from selaras._worker.processes import Processes
-from selaras._worker.shutdown import LAST_ACT_MOST, Leaving, end_process, give_back_everything
+from selaras._worker.shutdown import LAST_ACT_MOST, end_process, give_back_everything
 from selaras._worker.signals import heard_by
 from selaras._worker.telling import Silence, tell
 from selaras._worker.tenure import Tenure
@@ -444,12 +444,7 @@ class Worker:
         heard, given_back = True, len(self._crew.roster.running) if self._crew else 0
         if self._tenures:
             tenure = self._tenures[-1]
-            leaving = [
-                Leaving(
-                    turner.index, turner.last_sent, (culprit.attempt,) if culprit and culprit.home is turner else ()
-                )
-                for turner in tenure.turners
-            ]
+            leaving = [turner.last_words(culprit) for turner in tenure.turners]
             heard = give_back_everything(self._store, tenure.instance.id, leaving, seconds=seconds)
         code = code if heard or code is not Exit.STOPPED else Exit.LEFT
         tell(self._observer, WorkerStopped(code=code, given_back=given_back))
