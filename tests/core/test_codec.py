@@ -192,6 +192,7 @@ def test_too_deep_and_circular_data_is_refused_and_does_not_crash() -> None:
         node = Node(1, (node,))
 
     assert "deeper than 64" in refusal(Any, circular)
+    assert len(refusal(Any, circular)) < 250
     assert "deeper than 64" in refusal(Any, deep)
     assert "deeper than 64" in refusal(Node, node)
 

@@ -53,6 +53,13 @@ def test_defaults_are_applied_and_arguments_coerced() -> None:
     assert signature.returns is float
 
 
+def test_a_call_that_python_would_refuse_for_what_is_missing_names_what_is_wrong_too() -> None:
+    with pytest.raises(TypeError, match=r"missing a required argument: 'id', and has no parameter 'idd'"):
+        Signature.of(reprice).bind((), {"idd": 1})
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'idd'$"):
+        Signature.of(reprice).bind((1,), {"idd": 1})
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "said"),
     [

@@ -163,7 +163,7 @@ def test_purge_asks_or_is_told_and_deletes_for_good(shell: Shell, line: Line) ->
     unasked = line("jobs", "purge", "--state", "succeeded")
     assert unasked.exit_code == 2
     assert "--yes" in unasked.stderr
-    assert line("jobs", "purge", "--state", "succeeded", "--queue", "mail", "--yes").stdout == "1 jobs deleted\n"
+    assert line("jobs", "purge", "--state", "succeeded", "--queue", "mail", "--yes").stdout == "1 job deleted\n"
     assert line.json("jobs", "purge", "--state", "succeeded", "--state", "scheduled", "--yes") == {"purged": 2}
     assert ids_of(line) == []
 
@@ -243,3 +243,17 @@ def test_bytes_that_nobody_wrote_are_shown_as_such(shell: Shell, line: Line) -> 
 
     assert "unreadable" in job["arguments"]["payload"]
     assert line("jobs").exit_code == 0
+
+
+def test_a_list_of_a_name_that_is_none_says_so(shell: Shell, line: Line) -> None:
+    shell.enqueue("odd.call(1)")
+
+    queue, task, known = (
+        line("jobs", "list", "-A", "shop:app", *which)
+        for which in (("--queue", "mial"), ("--task", "reprise"), ("--queue", "mail"))
+    )
+
+    assert "there is no queue 'mial'; did you mean 'mail'?" in queue.stderr
+    assert "the app has no task 'reprise'; did you mean 'reprice'?" in task.stderr
+    assert known.stderr == ""
+    assert queue.exit_code == task.exit_code == known.exit_code == 0

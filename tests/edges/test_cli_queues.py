@@ -42,3 +42,13 @@ def test_pausing_a_queue_that_nobody_knows_is_done_and_doubted(shell: Shell, lin
 
     assert result.exit_code == 0
     assert "is the name right?" in result.stderr
+
+
+def test_resuming_a_queue_that_nobody_knows_is_told_with_the_nearest(shell: Shell, line: Line) -> None:
+    shell.enqueue("odd.call(1)")
+
+    result = line("queues", "resume", "defaultt", "default")
+
+    assert result.exit_code == 1
+    assert "defaultt: no such queue; did you mean 'default'?" in result.stderr
+    assert "default: was not paused" in result.stdout

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
 import typing
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
-from selaras._core.events import AttemptEnded, LoopLagged, WorkerEvent
+from selaras._core.events import AttemptEnded, Housekept, LoopLagged, WorkerEvent
+from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.states import JobEvent
 from selaras.cli.reports import Reporter
 
@@ -19,6 +22,7 @@ SAMPLES: dict[str, Any] = {
     "bool": True,
     "JobEvent": JobEvent.FAIL,
     "int | None": None,
+    "bytes | None": None,
     "tuple[str, ...]": ("x",),
     "tuple[tuple[JobEvent, int], ...]": ((JobEvent.FAIL, 2),),
 }
@@ -56,7 +60,27 @@ def test_a_failure_is_one_line_with_its_reason(log: pytest.LogCaptureFixture) ->
 
     [record] = log.records
     assert record.levelno == logging.ERROR
-    assert record.getMessage() == "t j failed for good (attempt 2, 1.5ms): ValueError: a\\nb\\x1b[31m"
+    said = "t j failed for good (attempt 2, 1.5ms): ValueError: a\\nb\\x1b[31m; selaras jobs show j"
+    assert record.getMessage() == said
+
+
+def test_a_failure_for_good_points_to_the_line_that_raised(log: pytest.LogCaptureFixture) -> None:
+    try:
+        raise ValueError("no price is below 0")
+    except ValueError as error:
+        failure = Failure.of(error)
+    event = msgspec.structs.replace(ended(JobEvent.FAIL, "ValueError: no price"), error=failure.encode())
+
+    Reporter(every_job=False).heard(event)
+
+    assert re.search(r"test_cli_reports.py:\d+ in test_a_failure_for_good.*; selaras jobs show j$", log.messages[0])
+
+
+def test_one_is_one(log: pytest.LogCaptureFixture) -> None:
+    Reporter(every_job=False).heard(Housekept(partition=0, lost=1, promoted=0, expired=0, purged=0, unroutable=2))
+
+    assert log.messages[0] == "1 attempt of lost workers taken back"
+    assert log.messages[1] == "2 jobs of tasks that no worker has known for long"
 
 
 def test_what_fails_by_the_thousand_is_counted_not_told_one_by_one(
@@ -73,7 +97,7 @@ def test_what_fails_by_the_thousand_is_counted_not_told_one_by_one(
 
     assert [record.getMessage() for record in log.records][-2:] == [
         "t: 990 more ended with fail within a second",
-        "t j failed for good (attempt 2, 1.5ms)",
+        "t j failed for good (attempt 2, 1.5ms); selaras jobs show j",
     ]
     assert len(log.records) == 12
 

@@ -121,7 +121,7 @@ def test_what_does_not_finish_within_the_grace_is_given_back_and_the_end_is_orde
 
     code, _, err = ended(process)
     assert code == 0
-    assert "1 jobs given back" in err
+    assert "1 job given back" in err
     assert state(shell, "s") == "ready"
 
 
@@ -211,6 +211,7 @@ def test_a_store_that_cannot_be_opened_ends_it_with_3(shell: Shell) -> None:
 
     assert done.returncode == 3
     assert "/proc/no/such.db" in done.stderr
+    assert "SIGTERM" not in done.stderr, "it said that it works"
     assert "Traceback" not in done.stderr
 
 

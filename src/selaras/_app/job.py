@@ -23,10 +23,9 @@ class Job(Generic[R_co]):
         created: False when this call met a twin (same `id` or `unique`) and stands for that one.
         replaced: True when this call's arguments took the place of a waiting twin's (`on_conflict="replace"`).
         home: the partition it lives in; -1: not known.
-        held: the scope whose success it waits for.
     """
 
-    __slots__ = ("created", "held", "home", "id", "program", "replaced", "task")
+    __slots__ = ("_held", "created", "home", "id", "program", "replaced", "task")
 
     def __init__(
         self,
@@ -45,10 +44,15 @@ class Job(Generic[R_co]):
         self.created = created
         self.replaced = replaced
         self.home = home
-        self.held = held
+        self._held = held
 
     def __repr__(self) -> str:
         return f"<job {self.id} of {self.task}>" if self.task else f"<job {self.id}>"
+
+    @property
+    def held(self) -> bool:
+        """Whether it was left with the job or scope that made it, to be released when that succeeds."""
+        return self._held is not None
 
     @property
     def sync(self) -> BlockingJob[R_co]:
@@ -65,7 +69,7 @@ class Job(Generic[R_co]):
             WouldDeadlock: it waits for the very scope that asks.
             TimeoutError: after `timeout`; the job goes on.
         """
-        refuse_deadlock(self.held, self.id)
+        refuse_deadlock(self._held, self.id)
         timeout_us = None if timeout is None else duration_us(timeout, name="timeout")
         value: Any = await wait_for_result(self.program, self.id, self.home, timeout_us, known=self.created)
         return cast(R_co, value)
@@ -84,7 +88,7 @@ class Job(Generic[R_co]):
         Raises:
             UnknownJob: never enqueued, deleted, or its retention is over.
         """
-        return await cancel_job(self.program, self.id, self.home, reason, held=self.held)
+        return await cancel_job(self.program, self.id, self.home, reason, held=self._held)
 
     async def retry(self) -> None:
         """Run a failed job again, with a fresh budget; its history is kept.

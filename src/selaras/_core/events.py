@@ -64,7 +64,11 @@ class Turned(Struct, frozen=True, kw_only=True):
 
 
 class AttemptEnded(Struct, frozen=True, kw_only=True):
-    """A body has ended; what became of it is decided by the settle that follows. `ran_us`: from start to end."""
+    """A body has ended; what became of it is decided by the settle that follows.
+
+    Attributes:
+        ran_us: from start to end. error: the failure, encoded.
+    """
 
     job: str
     task: str
@@ -73,6 +77,7 @@ class AttemptEnded(Struct, frozen=True, kw_only=True):
     event: JobEvent
     reason: str
     ran_us: int
+    error: bytes | None = None
 
 
 class AttemptStopped(Struct, frozen=True, kw_only=True):

@@ -370,9 +370,16 @@ class Signature:
         try:
             bound = self._bare.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self.name}() {error}") from None
+            raise TypeError(f"{self.name}() {error}{self._also_wrong(kwargs, str(error))}") from None
         bound.apply_defaults()
         return tuple(bound.arguments[name] for name in self.parameters)
+
+    def _also_wrong(self, kwargs: dict[str, Any], said: str) -> str:
+        """Python names what is missing first; a wrong name is mostly the reason why something is."""
+        if any(it.kind is Parameter.VAR_KEYWORD for it in self._kept):
+            return ""
+        unknown = [name for name in kwargs if name not in self.parameters and repr(name) not in said]
+        return f", and has no parameter {', '.join(map(repr, unknown))}" if unknown else ""
 
     def _refusal(self, place: int, refused: Refused) -> NotEncodable:
         parameter = self._kept[place]

@@ -39,6 +39,9 @@ class Hidden:
         return MASK
 
 
+_PATH_MOST: Final = 120
+
+
 class Refused(Exception):
     """A value that would not come back; the path grows while it passes outwards."""
 
@@ -49,7 +52,9 @@ class Refused(Exception):
 
     def under(self, step: str) -> Refused:
         """Note that the value stood at `step` of the one around it."""
-        self.path = step + self.path
+        path = step + self.path
+        # Of what is nested a hundred deep, or holds itself, the beginning and the end are enough to find it.
+        self.path = path if len(path) <= _PATH_MOST else f"{path[: _PATH_MOST // 2]}…{path[-_PATH_MOST // 4 :]}"
         return self
 
 

@@ -264,6 +264,7 @@ class Roster:
             event=settlement.event,
             reason=settlement.reason,
             ran_us=ran_us,
+            error=settlement.error,
         )
         tell(self._observer, ended)
 

@@ -21,9 +21,10 @@ from selaras._contracts.partition import JobFilter
 from selaras._core.jobs.job import JobRecord, Refusal
 from selaras._core.jobs.states import JobState
 from selaras.cli.exits import Misused, Told
-from selaras.cli.listing import ListByDefault
+from selaras.cli.listing import ListByDefault, nearest
 from selaras.cli.output import (
     ago_text,
+    counted,
     instant_json,
     instant_text,
     many_lines,
@@ -85,8 +86,21 @@ async def list_(
     else:
         rows = [_row(job, target.now_us) for job in listing.jobs]
         print_table(("ID", "STATE", "TASK", "QUEUE", "AGE", "ATTEMPT", "NOTE"), rows, empty="no such jobs")
+        if not rows:
+            await _doubt(target, queue, task)
     if listing.more:
         click.echo(f"the newest {limit} are shown; --limit shows more", err=True)
+
+
+async def _doubt(target: Target, queue: str, task: str) -> None:
+    """Nothing was found: say so if a name is none."""
+    queues = {stats.name for stats in await queue_stats(target.store)}
+    queues |= {spec.queue for spec in target.app.registry.tasks.values()}
+    if queue and queue not in queues:
+        click.echo(f"there is no queue {queue!r}; {nearest(queue, queues, 'queue')}", err=True)
+    tasks = target.app.registry.tasks
+    if task and target.reference and task not in tasks:
+        click.echo(f"the app has no task {task!r}; {nearest(task, tasks, 'task')}", err=True)
 
 
 @jobs.command("show")
@@ -163,7 +177,7 @@ async def purge(target: Target, states: Sequence[str], queue: str, yes: bool, as
     if as_json:
         print_json({"purged": count})
     else:
-        click.echo(f"{count:,} jobs deleted")
+        click.echo(f"{counted(count, 'job')} deleted")
 
 
 async def _ask_to_purge(target: Target, states: Sequence[str], queue: str) -> None:
@@ -172,7 +186,9 @@ async def _ask_to_purge(target: Target, states: Sequence[str], queue: str) -> No
     counts = [stats.counts for stats in await queue_stats(target.store) if queue in ("", stats.name)]
     total = sum(count.get(state, 0) for count in counts for state in states)
     where = f"in queue {queue!r}" if queue else "in all queues"
-    click.confirm(f"Delete {total:,} jobs ({', '.join(states)}) {where} of {target.store.url}?", abort=True, err=True)
+    click.confirm(
+        f"Delete {counted(total, 'job')} ({', '.join(states)}) {where} of {target.store.url}?", abort=True, err=True
+    )
 
 
 async def _retry(target: Target, id: str) -> dict[str, Any]:

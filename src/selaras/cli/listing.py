@@ -1,6 +1,9 @@
-"""A group of commands whose plain name lists."""
+"""Lists: a group of commands whose plain name lists, and what is said of a name that is not there."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 import click
 
@@ -14,3 +17,12 @@ class ListByDefault(click.Group):
         if not args or (args[0].startswith("-") and args[0] not in own):
             args = ["list", *args]
         return super().parse_args(ctx, args)
+
+
+def nearest(name: str, known: Iterable[str], what: str) -> str:
+    """Say what somebody may have meant by a name that is none: `did you mean 'default'?`, or which there are."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"there are {', '.join(map(repr, names))}" if names else f"there is no {what}"

@@ -84,7 +84,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
 def cli() -> None:
     """Selaras: background jobs whose workers never act on a stale cached value.
 
-    Every option can also be set by an environment variable, named in each command's help.
+    What a machine or a shell sets once can be an environment variable: each command's help names those it reads.
     """
 
 

@@ -120,6 +120,11 @@ def value_text(value: object) -> str:
     return one_line(json.dumps(plain(value), ensure_ascii=False))
 
 
+def counted(count: int, what: str) -> str:
+    """Say how many: `1 job`, `2,000 jobs`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def instant_text(us: int) -> str:
     """Say an instant of the store, in UTC; "" for none."""
     return _instant(us).strftime("%Y-%m-%d %H:%M:%S") if us else ""

@@ -10,8 +10,9 @@ import click
 from selaras._app.survey import pause_queue, queue_stats
 from selaras._contracts.partition import QueueStats
 from selaras._core.jobs.states import JobState
-from selaras.cli.listing import ListByDefault
-from selaras.cli.output import ago_text, instant_json, one_line, print_json, print_table
+from selaras.cli.exits import Told
+from selaras.cli.listing import ListByDefault, nearest
+from selaras.cli.output import ago_text, counted, instant_json, one_line, print_json, print_table
 from selaras.cli.target import Target, json_option, on_store
 
 _SHOWN: Final = (
@@ -62,7 +63,7 @@ async def pause(target: Target, names: Sequence[str], as_json: bool) -> None:
 @json_option
 @on_store
 async def resume(target: Target, names: Sequence[str], as_json: bool) -> None:
-    """Let claims from paused queues go on."""
+    """Let claims from paused queues go on. Exits with 1 if one is no queue of the store."""
     await _pause(target, names, paused=False, as_json=as_json)
 
 
@@ -71,13 +72,25 @@ async def _pause(target: Target, names: Sequence[str], *, paused: bool, as_json:
     said = "paused" if paused else "resumed"
     done: list[dict[str, Any]] = []
     for name in names:
+        if name not in known and not paused:
+            done.append({"queue": name, "paused": False, "changed": False, "known": False})
+            continue
         was = name in known and known[name].paused
         await pause_queue(target.store, name, paused=paused)
         done.append({"queue": name, "paused": paused, "changed": was is not paused, "known": name in known})
     if as_json:
         print_json(done)
-        return
+    else:
+        _say(done, list(known), said=said, paused=paused)
+    if not paused and not all(one["known"] for one in done):
+        raise SystemExit(Told.exit_code)
+
+
+def _say(done: Sequence[dict[str, Any]], known: Sequence[str], *, said: str, paused: bool) -> None:
     for one in done:
+        if not one["known"] and not paused:
+            click.echo(f"{one_line(one['queue'])}: no such queue; {nearest(one['queue'], known, 'queue')}", err=True)
+            continue
         click.echo(
             f"{one_line(one['queue'])}: {said if one['changed'] else f'was {said} already' if paused else 'was not paused'}"
         )
@@ -105,7 +118,7 @@ def _notes(queue: QueueStats) -> list[str]:
 def _hint(target: Target, queue: QueueStats) -> str:
     waiting = sum(queue.counts.get(state.value, 0) for state in _UNFINISHED)
     if not queue.workers and waiting:
-        return f"{waiting:,} unfinished jobs and no worker; start one: {target.start_line(queue.name)}"
+        return f"{counted(waiting, 'unfinished job')} and no worker; start one: {target.start_line(queue.name)}"
     return ""
 
 

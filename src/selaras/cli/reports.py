@@ -31,8 +31,9 @@ from selaras._core.events import (
     WorkerStopped,
     WorkerStopping,
 )
+from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.states import JobEvent
-from selaras.cli.output import rough_text, short
+from selaras.cli.output import counted, rough_text, short
 
 _log: Final = logging.getLogger("selaras.worker")
 _REASON_MOST: Final = 300
@@ -110,6 +111,9 @@ def _tell_end(event: AttemptEnded) -> None:
     if not _log.isEnabledFor(level):
         return
     reason = f": {short(event.reason, _REASON_MOST)}" if event.reason else ""
+    if event.event is JobEvent.FAIL:
+        # The log is where a person hears of it; what they need next is one command away.
+        reason += f"{_innermost(Failure.decode(event.error).traceback)}; selaras jobs show {event.job}"
     _log.log(
         level,
         "%s %s %s (attempt %d, %s)%s",
@@ -135,11 +139,11 @@ def _tell_round(event: Turned | Housekept) -> None:
             )
         case Housekept():
             if event.lost:
-                _log.warning("%d attempts of lost workers were taken back", event.lost)
+                _log.warning("%s of lost workers taken back", counted(event.lost, "attempt"))
             if event.expired:
-                _log.info("%d jobs waited too long and are expired", event.expired)
+                _log.info("%s expired: waited too long", counted(event.expired, "job"))
             if event.unroutable:
-                _log.error("%d jobs are of tasks that no worker has known for long", event.unroutable)
+                _log.error("%s of tasks that no worker has known for long", counted(event.unroutable, "job"))
             _log.debug("housekeeping: %d due, %d deleted", event.promoted, event.purged)
         case _:
             assert_never(event)
@@ -155,7 +159,7 @@ def _tell_life(
             how = "stopping at once" if event.hard else "stopping: no new jobs"
             _log.info("%s, %d running (%s)", how, event.running, event.reason)
         case WorkerStopped():
-            back = f", {event.given_back} jobs given back" if event.given_back else ""
+            back = f", {counted(event.given_back, 'job')} given back" if event.given_back else ""
             _log.info("stopped%s", back)
         case ChildStarted():
             _log.info("process %d started, pid %d", event.slot, event.pid)
@@ -175,9 +179,12 @@ def _tell_life(
 def _tell_trouble(event: Reenrolled | LeaseLapsed | SettleRefused | StoreLost | StoreBack | Trouble) -> None:
     match event:
         case Reenrolled():
-            _log.warning("the lease was lost: %d running jobs are told to stop; going on as new", event.running)
+            _log.warning("the lease was lost: %s told to stop; going on as new", counted(event.running, "running job"))
         case LeaseLapsed():
-            _log.warning("the lease could not be renewed in time: %d running jobs go on, none is started", event.running)
+            _log.warning(
+                "the lease could not be renewed in time: %s on, none is started",
+                "1 running job goes" if event.running == 1 else f"{event.running:,} running jobs go",
+            )
         case SettleRefused():
             _log.warning(
                 "%s %s: its end (%s) was refused, its lease had been lost; what it wrote is voided",

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from selaras import __version__
 from selaras._app.app import Selaras
-from selaras._app.fleet import FLEET_VARIABLE, run_alone, run_fleet
+from selaras._app.fleet import FLEET_VARIABLE, run_alone, run_fleet, run_on_loop
 from selaras._app.settings import OPTIONS, Settings
 from selaras._app.working import WorkerOptions
 from selaras._core.durations import duration_us
@@ -135,12 +135,19 @@ def worker(
         chosen["lease"] = lease
     made = program.worker(**chosen)
     if not in_fleet:
+        run_on_loop(_look(program))
         _introduce(program, app, _in_force(program.settings, chosen), made.queues, fleet, as_json=as_json)
     if fleet > 1 and not in_fleet:
         code = run_fleet(_command(app, chosen, level, as_json=as_json), fleet, reporter)
     else:
         code = run_alone(made)
     raise SystemExit(code)
+
+
+async def _look(program: Selaras) -> None:
+    """Open the store and close it: a worker that cannot begin must not say that it has."""
+    async with program:
+        pass
 
 
 def _introduce(

@@ -89,7 +89,8 @@ class Lines:
     def show(self, moment: Moment) -> None:
         """Print a line, if the last one is old or this is the end."""
         last = self._last
-        if last and moment.done < moment.total and moment.seconds - last.seconds < _LINE_EVERY_S:
+        # The first one waits, too: of the first instant there is nothing to tell.
+        if moment.done < moment.total and moment.seconds - (last.seconds if last else 0.0) < _LINE_EVERY_S:
             return
         self._last = moment
         rate = _rate(last, moment) if last else moment.done / moment.seconds if moment.seconds else 0.0
