@@ -407,6 +407,35 @@ async def test_p10_the_pre_image_is_gone_once_an_event_of_its_key_was_heard(worl
     assert await process.get(session=a) == 1
 
 
+async def test_p10_the_pre_image_is_not_served_after_an_answer_that_may_be_newer(world: World) -> None:
+    writer, process = await world.process("q"), await world.process("p")
+    assert await process.get() == 0
+    a = await process.claim("a", writes=[world.slot()])
+    held = world.data.hold()
+    early = begin(process.get(fresh="strict"))  # meets the intent
+    await held.done.wait()
+    other = await writer.writing("w", world.slot())  # and its event is not heard here yet
+    world.data.rows[42] = 1
+    held.release()
+    assert await early == 0
+    assert await process.get(fresh="strict") == 1  # what a reader of this process was told
+    process.partition().blind = True
+
+    assert await process.get(session=a) == 1
+    await writer.leave(other)
+
+
+async def test_p10_the_pre_image_is_served_no_longer_than_answers_are_remembered(world: World) -> None:
+    process = await world.process("p")
+    assert [await process.get(), await process.get(43)] == [0, 0]
+    a = await process.claim("a", writes=[world.slot()])
+    assert await process.tier(session=a) == "preimage"
+    b = await process.claim("b", writes=[world.slot(43)])
+    world.advance(1.5)
+
+    assert await process.tier(43, session=b) == "loader"
+
+
 async def test_p10_the_pre_image_does_not_outlive_its_ttl(world: World) -> None:
     world.like(ttl_us=1_000_000)
     process = await world.process("p")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime
@@ -59,6 +60,15 @@ class CurrentJob:
 
 CURRENT: ContextVar[Callable[[], CurrentJob] | None] = ContextVar("selaras_current", default=None)
 """Makes the current job when it is asked for: most bodies never ask."""
+
+
+def _begin_outside() -> None:
+    """A forked child is not its parent's job."""
+    CURRENT.set(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_outside)
 
 
 def current_job() -> CurrentJob:

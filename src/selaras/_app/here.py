@@ -13,7 +13,7 @@ from selaras._app.lines import Lock
 from selaras._app.program import Program
 from selaras._app.resources import JOB, Opened
 from selaras._app.writing import Writing
-from selaras._cache.session import SESSION
+from selaras._cache.session import session_here
 from selaras._core.signature import Arguments
 
 
@@ -28,7 +28,7 @@ async def run_here(program: Program, spec: TaskSpec, arguments: Arguments) -> An
         if spec.line is not None:
             lock = await stack.enter_async_context(Lock(program, spec.line.line(named, partitions)))
             fence = lock.fence
-        session = SESSION.get()
+        session = session_here()
         if written and not (session and all(session.writes(slot.key) for slot in written)):
             writing = await stack.enter_async_context(Writing(program, written))
             fence = fence or writing.fence

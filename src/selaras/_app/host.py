@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from selaras._app.declared import TaskSpec
 from selaras._app.elsewhere import has_effects_elsewhere, tell_elsewhere
 from selaras._app.meta import NO_META, Meta, decode_meta
+from selaras._app.once import own
+from selaras._app.placing import Placed, needs_names, reserve, retire
 from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.relaying import relay
@@ -22,12 +24,12 @@ from selaras._contracts.limits import UNROUTABLE_US
 from selaras._contracts.partition import Instance, Owner
 from selaras._core.codec import CorruptBytes
 from selaras._core.jobs.failure import Failure
-from selaras._core.jobs.job import Claim, Settled, Settlement
+from selaras._core.jobs.job import Claim, NewJob, Settled, Settlement
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.outcome import End, Failed, Misfit, Raised, Unreadable, settlement_of
 from selaras._core.jobs.retry import Policy
 from selaras._core.positions import Cursor, News
-from selaras._core.routing import partition_of
+from selaras._core.routing import home_of, partition_of
 from selaras._core.signature import Arguments, Unbindable
 
 _log = logging.getLogger("selaras")
@@ -52,6 +54,7 @@ class AppHost:
         self._instance = ""
         self._sent_ns = [0] * process.partitions
         self._progress: list[dict[tuple[str, int], bytes]] = [{} for _ in range(process.partitions)]
+        self._replaces: dict[str, Placed] = {}  # twins to be cancelled once the children that replace them are there
         self.tasks: Mapping[str, Mode] = {name: spec.mode for name, spec in self._tasks.items()}
         in_processes = Mode.PROCESS in self.tasks.values()
         self.servant: tuple[str, ...] = (
@@ -117,6 +120,7 @@ class AppHost:
             claim.position,
             self._instance if instance is None else instance,
             Owner(partition, claim.job, claim.fence),
+            asked_ns=self._sent_ns[partition],
         )
         reads, warms = _NO_READS, _NO_WARMS
         if spec.names_places or spec.reads_first:
@@ -178,17 +182,35 @@ class AppHost:
 
     def has_effects_elsewhere(self, settlement: Settlement, partition: int) -> bool:
         """See `Host`."""
-        return has_effects_elsewhere(settlement)
+        if settlement.children and any(needs_names(self._process, child) for child in settlement.children):
+            return True
+        return has_effects_elsewhere(self._process, settlement, partition)
 
-    async def before_settle(self, settlement: Settlement, partition: int) -> None:
+    async def before_settle(self, settlement: Settlement, partition: int) -> Settlement:
         """See `Host`."""
+        if settlement.children:
+            children = [child for child in settlement.children if await self._may_come(child)]
+            settlement = replace(settlement, children=tuple(children))
         await tell_elsewhere(self._process, settlement, partition)
+        return settlement
+
+    async def _may_come(self, child: NewJob) -> bool:
+        """Take the names of a child; one that has a twin already is not enqueued (P22)."""
+        if not needs_names(self._process, child):
+            return True
+        names = await reserve(self._process, child, home_of(child, self._process.partitions))
+        if names.replaces is not None:
+            self._replaces[child.id] = names.replaces
+        return names.twin is None
 
     def settled(self, run: Run | None, settlement: Settlement, settled: Settled, partition: int) -> None:
         """See `Host`."""
         if run is not None and _is_ours(run) and (run.session.own or run.session.serves):
             self._cache.settled(run.session, settled, partition=partition, sent_ns=self._sent_ns[partition])
         for child in settled.children:
+            twin = self._replaces.pop(child.id, None) if self._replaces else None
+            if twin is not None and child.refusal is None:
+                own(retire(self._process, twin, child.id))
             if child.refusal is not None:
                 _log.error("job %s, enqueued by job %s, was refused: %s", child.id, settled.job, child.refusal.value)
         if settled.state in FINAL:

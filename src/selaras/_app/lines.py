@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Final, Self
 
 from selaras._app.elsewhere import settle
+from selaras._app.once import finish, own
 from selaras._app.portal import wait_for
 from selaras._app.process import Holder, Process
 from selaras._app.program import Program
@@ -16,6 +19,8 @@ from selaras._core.errors import LeaseLost, SelarasError, StoreUnavailable
 from selaras._core.jobs.job import JobKind, NewJob, Refusal, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import partition_of
+
+_log = logging.getLogger("selaras")
 
 _ASK_LEAST_S: Final = 0.001
 _ASK_MOST_S: Final = 0.05
@@ -35,6 +40,15 @@ class Hold:
 
 HELD: ContextVar[dict[str, Hold] | None] = ContextVar("selaras_held_lines", default=None)
 """The lines that the current job, or the locks around here, hold."""
+
+
+def _begin_outside() -> None:
+    """A forked child holds nothing."""
+    HELD.set(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_outside)
 
 
 def held_here(line: str) -> Hold | None:
@@ -107,7 +121,8 @@ class Lock:
         HELD.set(self._before)
         process = self._program.process()
         end = Settlement(self._job.id, self.fence, JobEvent.SUCCEED)
-        settled = await settle(process, self._holder, partition_of(self.name, process.partitions), end)
+        # Whoever is cancelled on the way out lets it go all the same.
+        settled = await finish(settle(process, self._holder, partition_of(self.name, process.partitions), end))
         if settled is None or settled.refusal is None or error is not None:
             return
         raise LeaseLost(f"the lock {self.name!r} was lost before it was let go: another may have held it meanwhile")
@@ -118,19 +133,22 @@ class Lock:
         holder = await process.holder(self._lease_us)
         try:
             while True:
+                holder.asks(home, job.id)
                 sent_ns = process.clock.instant_ns()
                 grant = await partition.acquire(holder.instance.id, job, process.since(home))
                 process.heard(home, grant.news, sent_ns)
                 if grant.fence:
+                    holder.granted(home, job.id, grant.fence)
                     process.cache.told()
                     return holder, grant.fence
                 if grant.refusal is Refusal.LEASE_LOST:
+                    holder.ended(home, job.id)
                     holder.lost = True
                     holder = await process.holder(self._lease_us)
                 await process.clock.sleep(pause_s)
                 pause_s = min(pause_s * _GROWTH, _ASK_MOST_S)
         except BaseException:
-            await asyncio.shield(self._leave(process, holder, job, home))
+            await asyncio.shield(own(self._leave(process, holder, job, home)))
             raise
 
     async def _leave(self, process: Process, holder: Holder, job: NewJob, home: int) -> None:
@@ -141,8 +159,11 @@ class Lock:
             if state is JobState.RUNNING:
                 grant = await partition.acquire(holder.instance.id, job, process.since(home))
                 await settle(process, holder, home, Settlement(job.id, grant.fence, JobEvent.SUCCEED))
-        except StoreUnavailable:
-            pass  # a lock that is granted and not fetched passes on by itself (P21)
+        except StoreUnavailable as error:
+            _log.warning("the place in the line %r could not be given up, its lease will end it: %s", self.name, error)
+        finally:
+            # Also if it was: a request that was cut off may reach the store yet, and is then not answered for.
+            holder.abandon(home, job.id)
 
 
 class BlockingLock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -16,17 +17,23 @@ from selaras._app.process import Process, looks_generated
 from selaras._app.program import Program
 from selaras._app.relaying import relay
 from selaras._app.settings import UNBOUNDED
-from selaras._cache.session import SESSION, Session, SessionKind
-from selaras._core.errors import IdConflict, SelarasError
+from selaras._cache.session import Session, SessionKind, session_here
+from selaras._contracts.partition import FreeUnique
+from selaras._core.errors import IdConflict, SelarasError, StoreUnavailable
 from selaras._core.jobs.job import Admission, Edge, JobRecord, NewJob, OnConflict, Parent, Refusal, UniqueUntil
 from selaras._core.jobs.lifecycle import FINAL, WAITING
 from selaras._core.jobs.states import JobState
 from selaras._core.routing import home_of, partition_of
 from selaras._core.signature import Arguments
 
-_RESERVED_S: Final = 1.0
-"""How long a name may be reserved for a job that isn't there yet."""
-_LOOK_EVERY_S: Final = 0.02
+_log = logging.getLogger("selaras")
+
+_RESERVED_S: Final = 30.0
+"""How long a name stays reserved for a job that is not there yet: its producer may be slow, or paused."""
+_LOOK_LEAST_S: Final = 0.02
+_LOOK_MOST_S: Final = 0.25
+_GROWTH: Final = 1.5
+_RETIRE_TRIES: Final = 4
 
 Proceed: TypeAlias = Callable[[Message], Awaitable[Admission]]
 
@@ -68,7 +75,7 @@ async def place(program: Program, planned: Sequence[Planned]) -> list[Placed]:
     process = program.process()
     if not process.opened:
         await process.open()
-    session = SESSION.get()
+    session = session_here()
     scope = session.scope() if session is not None else None
     placed: list[Placed] = []
     for wave in _waves(planned):
@@ -220,7 +227,8 @@ async def _put(
 
 async def _hold(process: Process, jobs: Sequence[NewJob], scope: Session) -> list[Placed]:
     if scope.kind is SessionKind.JOB:
-        scope.children.extend(jobs)
+        if not scope.hold(jobs):  # it has ended meanwhile: nobody else will enqueue them
+            return await admit(process, jobs)
         return [Placed(job.id, home_of(job, process.partitions), held=scope) for job in jobs]
     # At once, but blocked by the scope: if this process dies, its commit may have happened, and they are released.
     owner = scope.owner
@@ -273,11 +281,25 @@ async def admit(process: Process, jobs: Sequence[NewJob]) -> list[Placed]:
         by_home.setdefault(home_of(job, process.partitions), []).append(number)
     placed: dict[int, Placed] = {}
     for home, numbers in by_home.items():
-        taken = [await reserve(process, jobs[number], home) for number in numbers]
-        mine = [number for number, one in zip(numbers, taken, strict=True) if one is None]
-        placed.update((number, one) for number, one in zip(numbers, taken, strict=True) if one is not None)
-        admissions = await _enqueue(process, home, [jobs[number] for number in mine])
+        names = {
+            number: await reserve(process, jobs[number], home)
+            for number in numbers
+            if needs_names(process, jobs[number])
+        }
+        placed.update((number, one.twin) for number, one in names.items() if one.twin is not None)
+        mine = [number for number in numbers if number not in placed]
+        try:
+            admissions = await _enqueue(
+                process, home, [names[number].job if number in names else jobs[number] for number in mine]
+            )
+        except StoreUnavailable:
+            for one in names.values():
+                await _give_back(process, one)
+            raise
         placed.update(zip(mine, _placed(home, admissions), strict=True))
+        for number in mine:
+            if number in names:
+                placed[number] = await _confirmed(process, names[number], placed[number])
     return [placed[number] for number in range(len(jobs))]
 
 
@@ -300,47 +322,176 @@ def _placed(home: int, admissions: Sequence[Admission]) -> list[Placed]:
 # -- names elsewhere (P22)
 
 
-async def reserve(process: Process, job: NewJob, home: int) -> Placed | None:
-    """Take the names of a job that another partition keeps. Returns the twin that has them, if one does."""
-    id_at = partition_of(job.id, process.partitions)
-    # A generated id lives where it points to, and nobody else has it; one that was given may stand in any line.
-    given = id_at != home or not looks_generated(job.id)
+class Names(Struct, frozen=True):
+    """What became of a job's names.
+
+    Attributes:
+        job: the job, with what it takes over from the twin that it replaces.
+        twin: another job that has a name of it, and stands for it.
+        replaces: a waiting job whose unique key it took over. It is cancelled once this one is there, not before: so
+            one of them is there whatever happens in between.
+    """
+
+    job: NewJob
+    twin: Placed | None = None
+    replaces: Placed | None = None
+
+
+def needs_names(process: Process, job: NewJob) -> bool:
+    """Say whether other jobs, at home elsewhere, might have a name of this one."""
+    return bool(job.unique) or _is_given(process, job)
+
+
+def _is_given(process: Process, job: NewJob) -> bool:
+    """A generated id lives where it points to, and nobody else has it; one that was given may stand in any line."""
+    points_to = partition_of(job.id, process.partitions)
+    return points_to != home_of(job, process.partitions) or not looks_generated(job.id)
+
+
+async def reserve(process: Process, job: NewJob, home: int, *, replacing: bool = True) -> Names:
+    """Take the names of a job in the partitions that keep them (P22); again is once.
+
+    A name is taken over from a job that has no right to it any more; from one that is not there only after half a
+    minute, for it may be on its way in. What a producer finds taken over when it is back at last, `_confirmed` undoes:
+    so two jobs of one name run only if the first was started in the moment between its enqueue and that second look.
+    """
+    partitions = process.store.partitions
     # Marked, so that it is never taken for a unique key, which holds no control characters.
-    if given and await _take(process, id_at, f"\x1fid:{job.id}", job, home, _still_there) is not None:
-        return Placed(job.id, home, created=False, refusal=Refusal.ID_CONFLICT)
-    if job.unique and partition_of(job.unique, process.partitions) != home:
-        still = _still_unfinished if job.unique_until is UniqueUntil.FINISHED else _still_waits
-        twin = await _take(process, partition_of(job.unique, process.partitions), job.unique, job, home, still)
-        if twin is not None and job.on_conflict is OnConflict.REPLACE and twin.state in WAITING:
-            await process.store.partitions[twin.home].cancel(twin.id, f"replaced by {job.id}")
-            return replace(await reserve(process, job, home) or twin, replaced=True)
-        return twin
-    return None
+    if _is_given(process, job):
+        at = partition_of(job.id, process.partitions)
+        if await _take(process, at, f"\x1fid:{job.id}", job, home, _still_there) is not None:
+            return Names(job, Placed(job.id, home, created=False, refusal=Refusal.ID_CONFLICT))
+    if not job.unique:
+        return Names(job)
+    at = partition_of(job.unique, process.partitions)
+    while True:
+        found = await _take(process, at, job.unique, job, home, _still_holds(job))
+        if found is None or (at == home == found.home):  # a twin in that very partition is met in the enqueue's step
+            return Names(job)
+        record = found.record
+        twin = Placed(record.id, found.home, record.state, created=False)
+        if not (replacing and job.on_conflict is OnConflict.REPLACE and record.state in WAITING):
+            return Names(job, twin)
+        if (await partitions[at].reserve(job.unique, job.id, home, record.id)).mine:
+            return Names(_inheriting(job, record), replaces=twin)
+
+
+def _inheriting(job: NewJob, twin: JobRecord) -> NewJob:
+    """What the twin still waits for is waited for by the job in its place."""
+    known = {(parent.job, parent.edge) for parent in job.parents}
+    more = [
+        replace(parent, edge=Edge.AFTER) if parent.edge is Edge.VALUE else parent
+        for parent in twin.parents
+        if (parent.job, parent.edge) not in known
+    ]
+    return replace(job, parents=(*job.parents, *more)) if more else job
+
+
+async def _confirmed(process: Process, names: Names, placed: Placed) -> Placed:
+    """A job was enqueued under names that it had reserved: see whether it still has them."""
+    job, home = names.job, placed.home
+    if placed.refusal is not None or placed.id != job.id:
+        await _give_back(process, names)
+        return placed
+    if names.replaces is not None:
+        await retire(process, names.replaces, job.id)
+        placed = replace(placed, replaced=True)
+    if not placed.created:
+        return placed
+    at = partition_of(job.unique, process.partitions) if job.unique else home
+    if at == home and not _is_given(process, job):
+        return placed  # the enqueue's own step held the name
+    now = await reserve(process, job, home, replacing=False)
+    record, _ = await process.store.partitions[home].job(job.id, process.since(home))
+    waits = record is not None and record.state in WAITING
+    if now.twin is not None:
+        if not waits:
+            return placed  # it has begun: it is too late to take it back
+        await _cancel(process, Placed(job.id, home), f"its names had been given to job {now.twin.id}")
+        return now.twin
+    if job.unique and at != home and not (record is not None and _still_holds(job)(record, job)):
+        # It began before that second look, which has taken the name once more.
+        await _accept_free(process, job, at)
+    return placed
+
+
+async def retire(process: Process, twin: Placed, by: str) -> None:
+    """Cancel the job that another one replaces, unless it has begun."""
+    for number in range(_RETIRE_TRIES):
+        try:
+            record, _ = await process.store.partitions[twin.home].job(twin.id, process.since(twin.home))
+            if record is not None and record.state in WAITING:
+                await _cancel(process, twin, f"replaced by {by}")
+            return
+        except StoreUnavailable as error:
+            if number + 1 == _RETIRE_TRIES:
+                _log.warning("job %s, replaced by %s, could not be cancelled: %s", twin.id, by, error)
+                return
+            await process.clock.sleep(_LOOK_MOST_S * 2**number)
+
+
+async def _cancel(process: Process, placed: Placed, reason: str) -> None:
+    await process.store.partitions[placed.home].cancel(placed.id, reason)
+    await relay(process.store)
+
+
+async def _give_back(process: Process, names: Names) -> None:
+    """Nothing was enqueued: let the unique key go to whoever had it. An id stays with its home: it comes back there."""
+    job = names.job
+    if names.twin is not None or not job.unique or not looks_generated(job.id):
+        return
+    at = partition_of(job.unique, process.partitions)
+    try:
+        if names.replaces is not None:
+            await process.store.partitions[at].reserve(job.unique, names.replaces.id, names.replaces.home, job.id)
+        else:
+            await _accept_free(process, job, at)
+    except StoreUnavailable as error:
+        _log.warning("unique key %r stays reserved for %g s: %s", job.unique, _RESERVED_S, error)
+
+
+async def _accept_free(process: Process, job: NewJob, at: int) -> None:
+    await process.store.partitions[at].accept([FreeUnique(to=at, unique=job.unique, job=job.id)])
 
 
 StillHolds: TypeAlias = Callable[[JobRecord, NewJob], bool]
 
 
-async def _take(process: Process, at: int, name: str, job: NewJob, home: int, still_holds: StillHolds) -> Placed | None:
-    """Take a directory entry, from a holder that has no right to it any more if need be."""
-    entry = await process.store.partitions[at].reserve(name, job.id, home, "")
-    waited_s = 0.0
+class _Found(Struct, frozen=True):
+    """A job that has a right to a name, and its home."""
+
+    record: JobRecord
+    home: int
+
+
+async def _take(process: Process, at: int, name: str, job: NewJob, home: int, still_holds: StillHolds) -> _Found | None:
+    """Take a directory entry, from a holder that has no right to it any more if need be. Returns one that has it."""
+    partition = process.store.partitions[at]
+    entry = await partition.reserve(name, job.id, home, "")
+    waited_s, pause_s = 0.0, _LOOK_LEAST_S
     while not (entry.mine and entry.home == home):
+        holder = entry.job, entry.home
         record, _ = await process.store.partitions[entry.home].job(entry.job, process.since(entry.home))
         if record is not None and still_holds(record, job):
-            return Placed(record.id, entry.home, record.state, created=False)
+            return _Found(record, entry.home)
         if record is None and waited_s < _RESERVED_S:
-            # Reserved a moment ago, perhaps, and on its way in.
-            await process.clock.sleep(_LOOK_EVERY_S)
-            waited_s += _LOOK_EVERY_S
-            entry = await process.store.partitions[at].reserve(name, job.id, home, "")
-            continue
-        entry = await process.store.partitions[at].reserve(name, job.id, home, entry.job)
+            # Reserved a while ago, perhaps, and on its way in.
+            await process.clock.sleep(pause_s)
+            waited_s, pause_s = waited_s + pause_s, min(pause_s * _GROWTH, _LOOK_MOST_S)
+            entry = await partition.reserve(name, job.id, home, "")
+        else:
+            entry = await partition.reserve(name, job.id, home, entry.job)
+        if (entry.job, entry.home) != holder:
+            waited_s, pause_s = 0.0, _LOOK_LEAST_S
     return None
 
 
 def _still_there(record: JobRecord, job: NewJob) -> bool:
     return record.id == job.id
+
+
+def _still_holds(job: NewJob) -> StillHolds:
+    return _still_unfinished if job.unique_until is UniqueUntil.FINISHED else _still_waits
 
 
 def _still_waits(record: JobRecord, job: NewJob) -> bool:

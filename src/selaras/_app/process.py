@@ -7,7 +7,6 @@ import os
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import count
 from threading import Lock
@@ -15,6 +14,7 @@ from typing import Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from selaras._app.ends import Ends
+from selaras._app.once import Interrupted, Once
 from selaras._app.resources import Opened
 from selaras._app.settings import Settings
 from selaras._cache.cache import Cache
@@ -35,6 +35,10 @@ _ID_DIGITS: Final = frozenset("0123456789abcdef")
 class Holder:
     """An instance that owns scopes and locks, and the heart that renews its lease.
 
+    It answers for a scope from before the store is asked for it until its end was answered. What it no longer answers
+    for its heart does not name, and then the store ends it: a scope that nobody could enter or leave in order, because
+    the caller was cancelled or the store was away, stands no longer than to the next beat that arrives (P16, P19).
+
     Attributes:
         lost: the store has forgotten it: what it owned is gone, and the next scope needs another one.
     """
@@ -43,19 +47,34 @@ class Holder:
         self.instance = instance
         self.lost = False
         self.heart = Heart(store, clock, instance, enrolled_ns=enrolled_ns, state=self._state, on_reply=self._heard)
-        self._abandoned: dict[int, set[Attempt]] = {}
+        self._scopes: list[dict[str, int]] = [{} for _ in store.partitions]  # fences; 0: it was asked for
 
-    def abandon(self, partition: int, attempt: Attempt) -> None:
-        """Let the store end a scope or lock whose end could not be stored."""
-        self._abandoned.setdefault(partition, set()).add(attempt)
+    def asks(self, partition: int, job: str) -> None:
+        """A scope or lock is about to be asked for."""
+        self._scopes[partition][job] = 0
+
+    def granted(self, partition: int, job: str, fence: int) -> None:
+        """It is held here from now on."""
+        self._scopes[partition][job] = fence
+
+    def ended(self, partition: int, job: str) -> None:
+        """The store has ended it."""
+        self._scopes[partition].pop(job, None)
+
+    def abandon(self, partition: int, job: str) -> None:
+        """Nobody here answers for it any more, and the store may not know yet: let it end what it has of it."""
+        if self._scopes[partition].pop(job, None) is not None:
+            self.heart.beat_now(partition)
 
     def _state(self, partition: int) -> Beat:
-        return Beat(abandoned=tuple(self._abandoned.get(partition, ())))
+        # A copy in one step: callers change it meanwhile, in their own threads.
+        scopes = self._scopes[partition].copy()
+        return Beat(scopes=tuple(Attempt(job, fence) for job, fence in scopes.items()))
 
     def _heard(self, partition: int, beat: Beat, reply: HeartbeatReply) -> None:
+        del partition, beat
         if not reply.enrolled:
             self.lost = True
-        self._abandoned.get(partition, set()).difference_update(beat.abandoned)
 
 
 class Process:
@@ -80,31 +99,30 @@ class Process:
         self.worker_instance: Instance | None = None
         self._ids = count(entropy.getrandbits(_ID_BITS))
         self._lock = Lock()
-        self._opening: Future[None] | None = None
-        self._holders: dict[int, Future[Holder]] = {}
+        self._opening: Once[None] | None = None
+        self._holders: dict[int, Once[Holder]] = {}
         self._resources: WeakKeyDictionary[AbstractEventLoop, Opened] = WeakKeyDictionary()
 
     # -- life
 
     async def open(self) -> None:
         """Connect the store, once; callers that come meanwhile wait for the same. Raises StoreUnavailable."""
-        if self.opened:
-            return
-        with self._lock:
-            mine, opening = self._opening is None, self._opening or Future[None]()
-            self._opening = opening
-        if not mine:
-            await asyncio.wrap_future(opening)
-            return
-        try:
-            await self.store.open()
-        except BaseException as error:
-            self._opening = None
-            opening.set_exception(error)
-            opening.exception()  # it was asked for: nobody else may be waiting
-            raise
+        while not self.opened:
+            with self._lock:
+                opening = self._opening
+                mine = opening is None or opening.failed
+                if opening is None or mine:
+                    opening = self._opening = Once()
+            if mine:
+                opening.begin(self._open)
+            try:
+                await opening.wait()
+            except Interrupted:
+                continue
+
+    async def _open(self) -> None:
+        await self.store.open()
         self.opened = True
-        opening.set_result(None)
 
     async def close(self) -> None:
         """Close what the running loop has opened; with the last user the leases, the cache and the store, too."""
@@ -117,7 +135,7 @@ class Process:
                 await self._close_all()
 
     async def _close_all(self) -> None:
-        holders = [future.result() for future in self._holders.values() if future.done() and not future.exception()]
+        holders = [holder for once in self._holders.values() if (holder := once.value()) is not None]
         self._holders.clear()
         for holder in holders:
             await asyncio.get_running_loop().run_in_executor(None, holder.heart.stop)
@@ -150,23 +168,19 @@ class Process:
 
     async def holder(self, lease_us: int) -> Holder:
         """Return the instance that owns scopes and locks of this lease, enrolled and beating; made at first need."""
-        with self._lock:
-            future = self._holders.get(lease_us)
-            if future is not None and future.done() and (future.exception() or future.result().lost):
-                future = None
-            mine, future = future is None, future or Future[Holder]()
-            self._holders[lease_us] = future
-        if not mine:
-            return await asyncio.wrap_future(future)
-        try:
-            holder = await self._enroll(lease_us)
-        except BaseException as error:
-            self._holders.pop(lease_us, None)
-            future.set_exception(error)
-            future.exception()  # nobody else may be waiting
-            raise
-        future.set_result(holder)
-        return holder
+        while True:
+            with self._lock:
+                once = self._holders.get(lease_us)
+                known = once.value() if once is not None else None
+                mine = once is None or once.failed or (known is not None and known.lost)
+                if once is None or mine:
+                    once = self._holders[lease_us] = Once()
+            if mine:
+                once.begin(lambda: self._enroll(lease_us))
+            try:
+                return await once.wait()
+            except Interrupted:
+                continue
 
     async def _enroll(self, lease_us: int) -> Holder:
         await self.open()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -13,7 +15,6 @@ from selaras._app.current import CURRENT, CurrentJob
 from selaras._app.declared import TaskSpec
 from selaras._app.info import instant
 from selaras._app.lines import HELD, Hold
-from selaras._app.placing import reserve
 from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.resources import JOB, Opened
@@ -22,11 +23,10 @@ from selaras._cache.family import Slot
 from selaras._cache.session import SESSION, Session
 from selaras._contracts.host import Executors, Mode, ProcessDied, Stop
 from selaras._core.errors import NotEncodable
-from selaras._core.jobs.job import Claim, NewJob, Settlement
+from selaras._core.jobs.job import Claim, Settlement
 from selaras._core.jobs.outcome import Cancelled, End, Raised, Released, Returned, TimedOut, Unstorable, settlement_of
 from selaras._core.jobs.retry import Policy
 from selaras._core.jobs.states import JobEvent
-from selaras._core.routing import home_of
 from selaras._core.signature import Arguments
 
 
@@ -131,7 +131,7 @@ class AttemptRun:
                 raise
             return await self._ended(Raised(error))
         except BaseException as error:  # noqa: BLE001 - a body may raise anything; that is its outcome
-            return await self._ended(Raised(error))
+            return await self._ended(Raised(_without_our_frames(error)))
         return await self._ended_well(value)
 
     def _is_cancelled_from_outside(self) -> bool:
@@ -207,8 +207,6 @@ class AttemptRun:
                 f"result too large: {len(result):,} bytes, and max_result is {most:,}: store it and return its name"
             )
             return self._settlement(Unstorable(reason))
-        if self.session.children and self.process.partitions > 1:
-            await self._reserve_children()
         return self._settlement(Returned(result))
 
     async def _ended(self, end: End) -> Settlement:
@@ -224,17 +222,10 @@ class AttemptRun:
         if opened is not None:
             await opened.close()
 
-    async def _reserve_children(self) -> None:
-        """Take the names of children that other partitions keep; one that has a twin is not enqueued (P22)."""
-        kept: list[NewJob] = []
-        for child in self.session.children:
-            twin = await reserve(self.process, child, home_of(child, self.process.partitions))
-            if twin is None:
-                kept.append(child)
-        self.session.children[:] = kept
-
     def _settlement(self, end: End) -> Settlement:
         claim, session = self.claim, self.session
+        # What is left of the body adds nothing from here on: the end is told from what there is now.
+        session.close()
         if self.hold is not None:
             self.hold.open = False
         if self.stopping is not None and not isinstance(end, Released):
@@ -245,7 +236,14 @@ class AttemptRun:
             settlement = settlement_of(claim, end, self.policy, self.process.entropy)
         success = settlement.event is JobEvent.SUCCEED
         if not (
-            claim.writes or session.puts or session.planted or session.tags or session.families or session.children
+            claim.writes
+            or claim.serves
+            or session.puts
+            or session.planted
+            or session.tags
+            or session.families
+            or session.versions
+            or session.children
         ):
             return settlement
         effects = session.effects(success=success)
@@ -258,8 +256,22 @@ class AttemptRun:
             closes=effects.closes,
             planted=effects.planted,
             writes=claim.writes,
+            serves=claim.serves,
+            unsure=settlement.started and self._is_unsure(),
             children=tuple(session.children) if success else (),
         )
+
+    def _is_unsure(self) -> bool:
+        """Say whether a write may be on its way still: it was stopped from outside while it waited for something.
+
+        A coroutine may have waited for a commit that goes on in a thread or in a server, and so may a child process
+        that was killed. A function in a thread is never interrupted: it has ended by itself, after its last write.
+        """
+        if self.stopping is None:
+            return False
+        if self.mode is Mode.PROCESS:
+            return True
+        return self.session.started and (self.mode is Mode.LOOP or bool(self.program.around_run))
 
     # -- in a child process
 
@@ -277,7 +289,17 @@ class AttemptRun:
             # Lost, as with a worker: it may have committed, so its intents must pass to the next attempt (P18).
             return Settlement(self.claim.job, self.claim.fence, JobEvent.LOSE, reason=str(error))
         settlement = _SETTLEMENTS.decode(answer)
-        return settlement if self.stopping is None else self._settlement(_stopped(self.stopping))
+        if self.stopping is None:
+            return settlement
+        # It had ended when it was told to: what it did is known, and nothing of it is on its way.
+        return replace(
+            self._settlement(_stopped(self.stopping)),
+            tags=settlement.tags,
+            families=settlement.families,
+            planted=settlement.planted,
+            closes=settlement.closes,
+            unsure=False,
+        )
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -306,6 +328,17 @@ def _caught(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         return function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - a body may raise anything; that is its outcome
         return _Caught(error)
+
+
+def _without_our_frames(error: BaseException) -> BaseException:
+    """Let an exception's traceback begin in the program's own code, if it came from there."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return error if trace is None else error.with_traceback(trace)
+
+
+_OURS: Final = str(Path(__file__).parents[1]) + os.sep
 
 
 def _wrapped(

@@ -11,7 +11,7 @@ from selaras._app.lines import held_here
 from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.relaying import relay
-from selaras._cache.session import SESSION, Session
+from selaras._cache.session import Session, session_here
 from selaras._contracts.partition import Partition
 from selaras._core.codec import CorruptBytes, codec_of
 from selaras._core.errors import (
@@ -44,7 +44,7 @@ def refuse_deadlock(held: Session | None, id: str) -> None:
     current = CURRENT.get()
     if current is not None and current().id == id:
         raise WouldDeadlock(f"job {id} waits for itself")
-    session = SESSION.get()
+    session = session_here()
     if held is None or session is None:
         return
     if any(one is held for one in session.chain()):
@@ -220,11 +220,8 @@ async def find(program: Program, id: str, home: int) -> JobRecord:
 
 async def cancel_job(program: Program, id: str, home: int, reason: str, *, held: Session | None) -> bool:
     """Cancel a job. See `Job.cancel`."""
-    if held is not None:
-        before = len(held.children)
-        held.children[:] = [child for child in held.children if child.id != id]
-        if len(held.children) != before:
-            return True
+    if held is not None and held.drop(id):
+        return True
     process = program.process()
     await process.open()
     for partition in _likely(process, id, home):

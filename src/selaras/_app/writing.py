@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from selaras._app.elsewhere import settle
+from selaras._app.once import finish, own as own_task
 from selaras._app.portal import wait_for
 from selaras._app.process import Holder, Process
 from selaras._app.program import Program
 from selaras._cache.family import Slot
-from selaras._cache.session import SESSION, Session, SessionKind
+from selaras._cache.session import SESSION, Session, SessionKind, session_here
 from selaras._contracts.partition import Grant, Owner
 from selaras._core.errors import LeaseLost, SelarasError, StoreUnavailable
 from selaras._core.jobs.job import JobKind, NewJob, Settled, Settlement
@@ -62,7 +63,7 @@ class Writing:
         assert self._session is not None
         # Not reset by a token: fixtures and generators may leave in another context than they entered in.
         SESSION.set(self._session.parent)
-        settled = await asyncio.shield(self._end(success=error is None))
+        settled = await finish(self._end(error))
         if error is not None:
             return
         if settled is None:
@@ -85,11 +86,14 @@ class Writing:
         # The instant after the reply: whatever began before may have missed what the scope must see (P1).
         since_ns = process.clock.instant_ns()
         owner = Owner(home, job.id, grant.fence)
-        for index in sorted({slot.partition for slot in own.values()} - {home}):
-            sent_ns = process.clock.instant_ns()
-            keys = [key for key, slot in own.items() if slot.partition == index]
-            planted = await process.store.partitions[index].plant(holder.instance.id, owner, keys, process.since(index))
-            process.heard(index, planted.news, sent_ns)
+        try:
+            await self._plant_elsewhere(process, holder, owner, own)
+        except BaseException as error:
+            failed = Settlement(job.id, grant.fence, JobEvent.FAIL, writes=job.writes, serves=job.serves)
+            ending = own_task(settle(process, holder, home, failed))
+            if isinstance(error, Exception):  # who was cancelled is not kept waiting
+                await asyncio.shield(ending)
+            raise
         process.cache.told(own)
         return holder, Session(
             SessionKind.WRITING,
@@ -101,30 +105,47 @@ class Writing:
             own=dict(own),
             serves=dict(serves),
             started=True,
-            parent=SESSION.get(),
+            parent=session_here(),
         )
 
     async def _open(self, process: Process, job: NewJob, home: int) -> tuple[Holder, Grant]:
         for _ in range(2):
             holder = await process.holder(process.settings.lease)
-            sent_ns = process.clock.instant_ns()
-            grant = await process.store.partitions[home].open_scope(holder.instance.id, job, process.since(home))
+            holder.asks(home, job.id)
+            try:
+                sent_ns = process.clock.instant_ns()
+                grant = await process.store.partitions[home].open_scope(holder.instance.id, job, process.since(home))
+            except BaseException:
+                holder.abandon(home, job.id)  # it may have been granted: nobody will ever end it
+                raise
             process.heard(home, grant.news, sent_ns)
             if grant.fence:
+                holder.granted(home, job.id, grant.fence)
                 return holder, grant
+            holder.ended(home, job.id)
             holder.lost = True  # the store forgot this instance, as after a pause longer than its lease: enrol anew
         raise LeaseLost(f"no lease could be had for writing {self._names()}: write nothing")
 
-    async def _end(self, *, success: bool) -> Settled | None:
+    async def _plant_elsewhere(self, process: Process, holder: Holder, owner: Owner, own: Mapping[str, Slot]) -> None:
+        for index in sorted({slot.partition for slot in own.values()} - {owner.home}):
+            sent_ns = process.clock.instant_ns()
+            keys = [key for key, slot in own.items() if slot.partition == index]
+            planted = await process.store.partitions[index].plant(holder.instance.id, owner, keys, process.since(index))
+            process.heard(index, planted.news, sent_ns)
+            if planted.refusal is not None:
+                raise LeaseLost(f"the lease of writing {self._names()} was lost before it began: write nothing")
+
+    async def _end(self, error: BaseException | None) -> Settled | None:
         assert self._session is not None
         assert self._session.owner is not None
         assert self._holder is not None
         process, session, owner = self._program.process(), self._session, self._session.owner
-        effects = session.effects(success=success)
+        session.close()
+        effects = session.effects(success=error is None)
         settlement = Settlement(
             owner.job,
             owner.fence,
-            JobEvent.SUCCEED if success else JobEvent.FAIL,
+            JobEvent.SUCCEED if error is None else JobEvent.FAIL,
             puts=effects.puts,
             tags=effects.tags,
             families=effects.families,
@@ -132,6 +153,9 @@ class Writing:
             closes=effects.closes,
             planted=effects.planted,
             writes=tuple(session.own),
+            serves=tuple(session.serves),
+            # Cancelled from outside, it may have left a commit that is still on its way (P18).
+            unsure=error is not None and not isinstance(error, Exception),
         )
         sent_ns = process.clock.instant_ns()
         settled = await settle(process, self._holder, owner.home, settlement)

@@ -22,7 +22,7 @@ from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
 from selaras._cache.loading import Loading
 from selaras._cache.local import NEVER, READS_COUNTED, LocalEntry, LocalTier, count_read
-from selaras._cache.session import SESSION, Session, SessionKind
+from selaras._cache.session import SESSION, Session, SessionKind, session_here
 from selaras._cache.storable import Storable, local_entry
 from selaras._cache.voiding import Voiding
 from selaras._contracts.clock import Clock
@@ -238,6 +238,8 @@ class Cache:
         return self._decoded(slot, value)
 
     def _hit_carefully(self, slot: Slot, fresh: Level | None, session: Session | None) -> Any:
+        if session is not None and not session.open:
+            session = session_here()
         if session is not None and session.writes(slot.key):
             return MISSING
         need = self._need(slot.family, fresh, session)
@@ -253,7 +255,7 @@ class Cache:
 
     async def read(self, slot: Slot, fresh: Level | None = None) -> Reading:
         """Read through, and say where the value came from."""
-        session = SESSION.get()
+        session = session_here()
         self._families[slot.family.name] = slot.family
         need = self._need(slot.family, fresh, session)
         writer = session.writes(slot.key) if session else None
@@ -277,7 +279,7 @@ class Cache:
 
     async def get_many(self, slots: Sequence[Slot], fresh: Level | None = None) -> list[Any]:
         """Read many: one trip a partition, one call of the batch loader, one fill a partition."""
-        session = SESSION.get()
+        session = session_here()
         alone = session is not None and session.in_transaction()
         values: dict[str, Any] = {}
         together: dict[str, Slot] = {}
@@ -355,7 +357,7 @@ class Cache:
             value = self._preimage(slot, preimage, writer)
             if value is not MISSING:
                 slot.family.counts.preimages += 1
-                self._local.lift(slot.key, self.instant())
+                self._local.lift(slot.key, self.instant(), answered=False)
                 age_us = (self.instant() - writer.since_ns) // 1_000
                 return Reading(
                     value, "preimage", age_us, writer.position, "its intent replaced it, and its body has not begun"
@@ -364,10 +366,17 @@ class Cache:
         return Reading(value, "loader", why="this attempt writes it")
 
     def _preimage(self, slot: Slot, entry: Entry, writer: Session) -> Any:
-        """Return what the session's intent replaced, unless anything was heard of the key since the claim (P10)."""
+        """Return what the session's intent replaced, unless anything was heard of the key since the claim (P10).
+
+        Nor if another answer was given out since the claim was asked for: it came from the datastore and may be newer,
+        and nobody here may be told less afterwards (P4). So long as that is known, and no longer, it is served.
+        """
         follower = self._followers[slot.partition]
-        late = entry.expires_in_us and writer.since_ns + entry.expires_in_us * 1_000 <= self.instant()
-        if late or not follower.untouched(slot.key, writer.position, slot.family.name, entry.tags):
+        now, asked = self.instant(), writer.asked_ns or writer.since_ns
+        late = entry.expires_in_us and writer.since_ns + entry.expires_in_us * 1_000 <= now
+        if late or now - asked > self._max_lag_ns or self._local.answers.of(slot.key) >= asked:
+            return MISSING
+        if not follower.untouched(slot.key, writer.position, slot.family.name, entry.tags):
             return MISSING
         return self._decoded(slot, entry.value) if checksum(entry.value) == entry.checksum else MISSING
 
@@ -525,7 +534,7 @@ class Cache:
 
     async def put(self, slot: Slot, value: Any) -> None:
         """In a session that owns the key: kept until its settle. Anywhere else: an invalidation (P8)."""
-        await self._voiding.put(slot, value, SESSION.get())
+        await self._voiding.put(slot, value, session_here())
 
     async def invalidate(
         self,
@@ -544,7 +553,7 @@ class Cache:
             StoreUnavailable: not all was voided; call again.
             LeaseLost: the session's attempt is not its job's any more.
         """
-        await self._voiding.void(slots, tags=tags, families=families, versions=versions, session=SESSION.get())
+        await self._voiding.void(slots, tags=tags, families=families, versions=versions, session=session_here())
 
     # -- the rest
 
@@ -562,7 +571,7 @@ class Cache:
     async def explain(self, slot: Slot) -> list[str]:
         """Say, line by line, what stands in this place and what a read would do now."""
         follower = self._followers[slot.partition]
-        need = self._need(slot.family, None, SESSION.get())
+        need = self._need(slot.family, None, session_here())
         entry = self._entries.get(slot.key)
         lines = [
             f"key        {slot.key} in partition {slot.partition}, its log applied up to {follower.applied.position}"

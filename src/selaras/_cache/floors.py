@@ -16,7 +16,7 @@ class Floors:
     """
 
     def __init__(self, max_lag_ns: int, most: int = FLOORS_MOST) -> None:
-        self._max_lag_ns = max_lag_ns
+        self.max_lag_ns = max_lag_ns
         self._most = most
         self._floors: dict[str, int] = {}  # in order of their instants
         self.everywhere_ns = 0
@@ -43,7 +43,7 @@ class Floors:
         """Forget floors that say nothing any more."""
         old: list[str] = []
         for key, instant_ns in self._floors.items():
-            if instant_ns >= now_ns - self._max_lag_ns:
+            if instant_ns >= now_ns - self.max_lag_ns:
                 break
             old.append(key)
         for key in old:

@@ -101,6 +101,8 @@ class LocalTier:
     def __init__(self, *, bytes_most: int, entries_most: int, floors: Floors, instant: Callable[[], int]) -> None:
         self.lock = RLock()
         self.floors = floors
+        # Of answers alone: a floor is also set where an entry is dropped that may have been given out until then.
+        self.answers = Floors(floors.max_lag_ns)
         self.entries: dict[str, LocalEntry] = {}
         self.bytes = 0
         self._bytes_most = bytes_most
@@ -194,9 +196,11 @@ class LocalTier:
             for entry in [entry for entry in self.entries.values() if entry.partition == partition]:
                 self._drop(entry)
 
-    def lift(self, key: str, now_ns: int) -> None:
-        """An answer for `key` was given out that did not come from this tier (P4)."""
+    def lift(self, key: str, now_ns: int, *, answered: bool = True) -> None:
+        """An answer for `key` was given out that did not come from this tier (P4). `answered` False: an old one."""
         with self.lock:
+            if answered:
+                self.answers.lift(key, now_ns)
             entry = self.entries.get(key)
             if entry is None:
                 self.floors.lift(key, now_ns)
@@ -207,6 +211,7 @@ class LocalTier:
         """Look at a few entries and drop those whose time is over; all get their turn."""
         with self.lock:
             self.floors.prune(now_ns)
+            self.answers.prune(now_ns)
             if not self._to_sweep:
                 self._to_sweep = list(self.entries)
             for _ in range(min(_SWEPT_AT_ONCE, len(self._to_sweep))):

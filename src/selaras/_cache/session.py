@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import os
 from asyncio import Semaphore
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from threading import Lock
 from typing import Any
 
 from msgspec import Struct
@@ -56,6 +58,7 @@ class Session:
     Attributes:
         since_ns: the receipt of the reply that granted it (P1). `home`, `position`: its partition, and the log's tail
             in that reply.
+        asked_ns: when the request for that reply was sent; 0: not known, and `since_ns` stands for it.
         instance, owner: who owns its intents; None: it can own none.
         own: keys under its intents, declared and planted; with the slot where it is known.
         serves: declared keys of families with `during_write="serve"`: no intent, an invalidation at settle.
@@ -65,6 +68,7 @@ class Session:
         turns: how many loaders of its batch run at a time; it gives its turn up while it waits for another read.
         children: jobs that are enqueued when it succeeds.
         refused: the store said that it owns nothing any more.
+        open: False once its end is being told: what comes later finds no session here (see `close`).
     """
 
     kind: SessionKind
@@ -87,12 +91,57 @@ class Session:
     turns: Semaphore | None = None
     children: list[NewJob] = field(default_factory=list)
     refused: bool = False
+    asked_ns: int = 0
+    open: bool = True
+
+    def close(self) -> None:
+        """From here on nothing is added to it: its end is about to be told from what it holds.
+
+        A task, a thread or a process that outlives the body still carries its session. What it does then belongs to
+        nobody: it enqueues at once, its puts are invalidations, it reads like code outside of jobs.
+        """
+        with _changing:
+            self.open = False
+
+    def hold(self, jobs: Sequence[NewJob]) -> bool:
+        """Keep jobs that are enqueued with its success. Returns False if it is over: then it does not."""
+        with _changing:
+            if self.open:
+                self.children.extend(jobs)
+            return self.open
+
+    def drop(self, id: str) -> bool:
+        """Drop a job that waits for its success. Returns whether it did."""
+        with _changing:
+            kept = [child for child in self.children if child.id != id]
+            dropped = self.open and len(kept) != len(self.children)
+            if dropped:
+                self.children[:] = kept
+            return dropped
+
+    def keep(self, pending: Pending) -> bool:
+        """Keep a put until its success. Returns False if it is over: then it does not."""
+        slot = pending.slot
+        with _changing:
+            if self.open:
+                self.own[slot.key] = slot
+                self.puts[slot.key] = pending
+            return self.open
+
+    def plants(self, slot: Slot) -> bool:
+        """An intent of its own is about to be planted there. Returns False if it is over: then none may be."""
+        with _changing:
+            if self.open:
+                self.own[slot.key] = slot
+                self.planted[slot.key] = None
+            return self.open
 
     def chain(self) -> Iterator[Session]:
-        """Yield this session and those around it, innermost first."""
+        """Yield this session and those around it, innermost first; those that are over are left out."""
         session: Session | None = self
         while session is not None:
-            yield session
+            if session.open:
+                yield session
             session = session.parent
 
     def claim_ns(self) -> int:
@@ -110,7 +159,7 @@ class Session:
         """As `owner_of`, and also for keys that are written without an intent."""
         session: Session | None = self
         while session is not None:  # not over `chain`: this stands in the way of every hit inside a job
-            if key in session.own or key in session.serves:
+            if (key in session.own or key in session.serves) and session.open:
                 return session
             session = session.parent
         return None
@@ -162,5 +211,27 @@ class Session:
         )
 
 
+_changing = Lock()
+"""Held while something is added to a session, and while one is closed: it is told with the end, or refused."""
+
 SESSION: ContextVar[Session | None] = ContextVar("selaras_session", default=None)
-"""The session that the current code runs in."""
+"""The session that the current code runs in; it may be over. Ask `session_here`."""
+
+
+def session_here() -> Session | None:
+    """Return the innermost session of the code here that is not over."""
+    session = SESSION.get()
+    while session is not None and not session.open:
+        session = session.parent
+    return session
+
+
+def _begin_outside() -> None:
+    """A forked child is not its parent's job: nobody tells what it would add to that."""
+    global _changing  # noqa: PLW0603
+    _changing = Lock()
+    SESSION.set(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_outside)

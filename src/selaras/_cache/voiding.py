@@ -57,8 +57,8 @@ class Voiding:
             # succeeds. Its intent falls without a value: nothing stands there then.
             owner.puts.pop(slot.key, None)
             return
-        owner.own[slot.key] = slot
-        owner.puts[slot.key] = Pending(slot, put, value if slot.family.codec.shared else None)
+        if not owner.keep(Pending(slot, put, value if slot.family.codec.shared else None)):
+            await self.put(slot, value, None)
 
     async def void(
         self,
@@ -84,6 +84,7 @@ class Voiding:
     async def _plant(self, slots: Iterable[Slot], session: Session, scope: Session) -> None:
         """Let an intent of the session's own stand on each key that has none of it yet."""
         there: dict[int, list[str]] = {}
+        late: list[Slot] = []  # its end is being told already
         for slot in slots:
             owner = session.owner_of(slot.key)
             if owner is not None:
@@ -91,10 +92,13 @@ class Voiding:
                 owner.preimages.pop(slot.key, None)
                 continue
             # Noted first: if the call is cut off, the settle voids what it does not find (P9).
-            scope.own[slot.key] = slot
-            scope.planted[slot.key] = None
+            if not scope.plants(slot):
+                late.append(slot)
+                continue
             there.setdefault(slot.partition, []).append(slot.key)
         await asyncio.gather(*(self._plant_at(index, keys, scope) for index, keys in there.items()))
+        if late:
+            await self._void_now(late, (), (), ())
 
     async def _plant_at(self, index: int, keys: Sequence[str], scope: Session) -> None:
         follower = self._followers[index]

@@ -158,9 +158,10 @@ class Host(Protocol):
         """Say whether `before_settle` must be awaited (never, with one partition; then it is not asked)."""
         ...
 
-    async def before_settle(self, settlement: Settlement, partition: int) -> None:
+    async def before_settle(self, settlement: Settlement, partition: int) -> Settlement:
         """Invalidate elsewhere what must be known before the settle (P12, P17); reserve names of children (P22).
 
+        Returns the settlement to send: children whose name another job has are left out of it.
         Raising StoreUnavailable makes the worker call it again: it must bear being repeated.
         """
         ...
