@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import Struct
 from tests.clock import SECOND, VirtualClock
 from tests.conformance import invariants
-from tests.conformance.world import LEASE, LOAD
+from tests.conformance.world import GRACE, LEASE, LOAD
 from tests.stores import make_store
 
-from selaras._contracts.limits import INTENT_GRACE_US, LOCK_ACCEPT_US, REAP_GRACE_US, UNROUTABLE_US
+from selaras._contracts.limits import INTENT_GRACE_US, LOCK_ACCEPT_US, UNROUTABLE_US
 from selaras._contracts.partition import (
     AnyEffect,
     Fill,
@@ -64,7 +64,7 @@ TASKS = ("work", "other")
 TAGS = ("t", "u")
 FAMILIES = ("", "product")
 WORKERS = ("worker-1", "worker-2", "worker-3")
-STEPS_US = (1, SECOND, LOCK_ACCEPT_US, LEASE, REAP_GRACE_US, INTENT_GRACE_US, 30 * SECOND, UNROUTABLE_US)
+STEPS_US = (1, SECOND, LOCK_ACCEPT_US, LEASE, GRACE, INTENT_GRACE_US, 30 * SECOND, UNROUTABLE_US)
 
 some = st.integers(0, 1 << 16)
 """An index into whatever there is by now."""
@@ -137,7 +137,9 @@ effects = st.fixed_dictionaries(
         "children": st.lists(jobs, max_size=1),
         "planted": few(KEYS, 1),
         "writes": few(KEYS, 1),
+        "serves": few(KEYS, 1),
         "started": st.booleans(),
+        "unsure": st.booleans(),
     },
 )
 
@@ -281,7 +283,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def lose_workers(self) -> None:
-        for step in (LEASE, REAP_GRACE_US):
+        for step in (LEASE, GRACE):
             self.clock.advance(step)
             for partition in range(self.partitions):
                 self.both(partition, lambda one: one.tend(1_000))
@@ -365,6 +367,7 @@ class Histories(RuleBasedStateMachine):
         behind=st.sampled_from((0, 0, 1)),
         forgets=st.booleans(),
         abandons=st.booleans(),
+        names_scopes=st.booleans(),
         ended=st.lists(st.tuples(some, effects), max_size=1),
     )
     def beat(
@@ -374,6 +377,7 @@ class Histories(RuleBasedStateMachine):
         behind: int,
         forgets: bool,
         abandons: bool,
+        names_scopes: bool,
         ended: list[tuple[int, dict[str, Any]]],
     ) -> None:
         partition = index % self.partitions
@@ -383,6 +387,8 @@ class Histories(RuleBasedStateMachine):
             last_turn=max(0, self.numbers.get((worker, partition), 0) - behind),
             held=tuple(mine[1:] if forgets else mine),
             abandoned=tuple(mine[-1:]) if abandons else (),
+            scopes=(*mine[forgets:], Attempt(LOCKS[behind], 0)),
+            names_scopes=names_scopes,
             settlements=tuple(self.settlement(self.pick(mine, which), given) for which, given in ended if mine),
         )
         self.compare([pulse.beat(partition, request) for pulse in self.pulses])
@@ -498,10 +504,10 @@ class Histories(RuleBasedStateMachine):
         self.both(partition_of(name, self.partitions), lambda one: one.reserve(name, id, home, replacing))
 
     @rule()
-    def ask_who_is_alive(self) -> None:
+    def ask_for_fates(self) -> None:
         for partition in range(self.partitions):
             asked = [attempt for _, _, attempt in self.attempts[-4:]]
-            self.both(partition, lambda one, asked=asked: one.alive(asked))
+            self.both(partition, lambda one, asked=asked: one.fates(asked))
 
     # -- rules: readers
 

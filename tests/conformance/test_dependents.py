@@ -7,7 +7,7 @@ from tests.clock import SECOND
 from tests.conformance.world import LEASE, LINE, A, B, C, D, K, Worker, World, after, job, local
 
 from selaras._contracts.partition import JobFilter
-from selaras._core.jobs.job import Attempt, Edge, Parent, Settlement
+from selaras._core.jobs.job import Attempt, Edge, Fate, Parent, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
 
@@ -301,7 +301,7 @@ async def test_a_scope_is_renewed_by_the_heartbeat_of_its_process(world: World) 
         worker.beat(scope)
         await world.tend()
 
-    assert await world.home.alive([scope]) == (True,)
+    assert await world.home.fates([scope]) == (Fate.RUNNING,)
 
 
 async def test_opening_a_scope_again_is_the_same_scope_until_it_has_ended(world: World) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tests.clock import SECOND
-from tests.conformance.world import LEASE, LINE, LINE2, A, B, C, K, World, job, local
+from tests.conformance.world import GRACE, LEASE, LINE, LINE2, A, B, C, K, World, job, local
 
-from selaras._contracts.limits import LOCK_ACCEPT_US, REAP_GRACE_US
-from selaras._core.jobs.job import Attempt, JobKind, NewJob, Refusal, Settlement
+from selaras._contracts.limits import LOCK_ACCEPT_US
+from selaras._core.jobs.job import Attempt, Fate, JobKind, NewJob, Refusal, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
 
@@ -254,7 +254,7 @@ async def test_a_lock_of_a_lost_worker_passes_on(world: World) -> None:
     world.clock.advance(LEASE)
     other.beat()
     await world.tend()
-    await world.pass_time(REAP_GRACE_US)
+    await world.pass_time(GRACE)
 
     passed = await world.hold(other, LOCK2, LINE)
     late = await world.home.settle(worker.id, [_released(LOCK, fence)], START)
@@ -270,7 +270,7 @@ async def test_a_heartbeat_that_does_not_name_a_lock_keeps_it(world: World) -> N
     reply = worker.beat()
 
     assert reply.enrolled
-    assert await world.home.alive([Attempt(LOCK, fence)]) == (True,)
+    assert await world.home.fates([Attempt(LOCK, fence)]) == (Fate.RUNNING,)
 
 
 async def test_a_lock_is_refused_to_an_instance_that_is_not_enrolled(world: World) -> None:

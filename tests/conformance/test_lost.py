@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.clock import SECOND
-from tests.conformance.world import K2, LEASE, LINE, A, B, C, D, K, World, after, job, local, put
+from tests.conformance.world import GRACE, K2, LEASE, LINE, A, B, C, D, K, World, after, job, local, put
 
-from selaras._contracts.limits import INTENT_GRACE_US, REAP_GRACE_US
+from selaras._contracts.limits import INTENT_GRACE_US
 from selaras._contracts.partition import Owner
 from selaras._core.cache.entry import Standing
 from selaras._core.jobs.job import Attempt, Claim, Edge, Refusal, Settlement
@@ -34,7 +34,7 @@ async def test_p19_an_expired_lease_is_looked_at_twice_a_grace_apart(world: Worl
 
     in_time = await world.pass_time(LEASE - 1)
     first = await world.pass_time(1)
-    too_soon = await world.pass_time(REAP_GRACE_US - 1)
+    too_soon = await world.pass_time(GRACE - 1)
     running = await world.state(A)
     second = await world.pass_time(1)
 
@@ -55,7 +55,7 @@ async def test_p19_a_heartbeat_that_was_only_held_up_keeps_everything(world: Wor
     await world.pass_time(LEASE + 3_600 * SECOND)  # nobody could reach the partition, the reaper neither
 
     reply = worker.beat(claim)
-    await world.pass_time(REAP_GRACE_US)
+    await world.pass_time(GRACE)
 
     assert (reply.enrolled, reply.lost) == (True, ())
     assert await world.state(A) is RUNNING
@@ -70,7 +70,7 @@ async def test_p19_suspicion_is_forgotten_by_a_heartbeat(world: World) -> None:
     worker.beat(claim)
 
     again = await world.pass_time(LEASE)
-    soon = await world.pass_time(REAP_GRACE_US - 1)
+    soon = await world.pass_time(GRACE - 1)
 
     assert (again.suspected, again.lost) == (1, 0)
     assert (soon.suspected, soon.lost) == (0, 0)
@@ -137,7 +137,7 @@ async def test_br010_a_lease_belongs_to_the_process_not_to_its_name(world: World
         world.clock.advance(LEASE // 3)
         restarted.beat()
         await world.tend()
-    await world.pass_time(REAP_GRACE_US)
+    await world.pass_time(GRACE)
 
     assert await world.state(A) is READY
     assert [instance.id for instance in await world.home.instances()] == [restarted.id]
@@ -183,7 +183,7 @@ async def test_br047_whoever_reaps_may_die_and_another_one_reaps(world: World) -
     await world.tend()  # the reaper looked once, and was killed
     del reaper
 
-    tended = await world.pass_time(REAP_GRACE_US)
+    tended = await world.pass_time(GRACE)
 
     assert tended.lost == 1
     assert await world.state(A) is READY
@@ -195,7 +195,7 @@ async def test_br048_of_many_reapers_one_takes_each_job_back(world: World) -> No
     await world.enqueue(*(job(name) for name in names))
     await worker.claims()
     await world.pass_time(LEASE)
-    world.clock.advance(REAP_GRACE_US)
+    world.clock.advance(GRACE)
 
     lost = [(await world.tend()).lost for _ in range(8)]
 

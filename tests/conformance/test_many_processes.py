@@ -11,9 +11,8 @@ from pathlib import Path
 from random import Random
 
 from tests.clock import START_US, VirtualClock
-from tests.conformance.world import LEASE, World, job
+from tests.conformance.world import GRACE, LEASE, World, job
 
-from selaras._contracts.limits import REAP_GRACE_US
 from selaras._stores.sqlite import SqliteStore
 
 REAPERS = 8
@@ -32,7 +31,7 @@ def _reap(path: Path, barrier: Barrier, told: Queue[int]) -> None:
         await store.open()
         for _ in range(ROUNDS):
             lost = 0
-            for step in (LEASE, REAP_GRACE_US):
+            for step in (LEASE, GRACE):
                 clock.advance(step)
                 barrier.wait()
                 lost += (await store.partitions[0].tend(1_000)).lost
@@ -60,7 +59,7 @@ async def test_br048_each_job_of_expired_leases_is_taken_back_once_however_many_
     for _ in range(ROUNDS):
         worker = await world.worker()
         fences.append(sorted(claim.fence for claim in await worker.claims()))
-        for step in (LEASE, REAP_GRACE_US):
+        for step in (LEASE, GRACE):
             clock.advance(step)
             await asyncio.to_thread(barrier.wait)
         await asyncio.to_thread(barrier.wait)

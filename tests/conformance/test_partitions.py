@@ -25,7 +25,7 @@ from selaras._contracts.partition import (
 )
 from selaras._contracts.store import Store
 from selaras._core.cache.entry import Hit, Intent, Look, Miss, Standing
-from selaras._core.jobs.job import Attempt, Claim, Edge, Refusal, Settlement
+from selaras._core.jobs.job import Attempt, Claim, Edge, Fate, Refusal, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
 
@@ -96,7 +96,7 @@ async def test_p17_a_remote_intent_stands_until_the_outbox_resolves_it_after_the
     assert reply.outbox
     assert between == Standing()
     ids = [effect.id for effect in carried]
-    assert carried == [Resolve(id=ids[0] if ids else 0, to=1, owner=Owner(0, A, claim.fence), keys=(R,))]
+    assert carried == [Resolve(id=ids[0] if ids else 0, to=1, sender=0, owner=Owner(0, A, claim.fence), keys=(R,))]
     assert isinstance(await _look(world), Miss)
 
 
@@ -185,13 +185,13 @@ async def test_p17_an_intent_of_another_home_that_stood_long_is_asked_after(worl
     world.clock.advance(1)
 
     old = (await _there(world).tend(100)).orphans
-    alive = await world.home.alive([Attempt(one.job, one.fence) for one in old])
+    running = await world.home.fates([Attempt(one.job, one.fence) for one in old])
     await worker.end(claim)
-    dead = await world.home.alive([Attempt(one.job, one.fence) for one in old])
+    settled = await world.home.fates([Attempt(one.job, one.fence) for one in old])
 
     assert young == ()
     assert old == (Intent(R, 0, A, claim.fence),)
-    assert (alive, dead) == ((True,), (False,))
+    assert (running, settled) == ((Fate.RUNNING,), (Fate.SETTLED,))
     assert (await world.home.tend(100)).orphans == ()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.clock import SECOND, VirtualClock
 
-from selaras._contracts.limits import REAP_GRACE_US
+from selaras._contracts.limits import reap_grace_us
 from selaras._contracts.partition import (
     Fill,
     HeartbeatReply,
@@ -45,6 +45,7 @@ from selaras._core.routing import partition_of
 
 FOUR = 4
 LEASE = 15 * SECOND
+GRACE = reap_grace_us(LEASE)
 LOAD = 5 * SECOND  # how long a load may take
 
 
@@ -202,7 +203,7 @@ class World:
     async def lose_workers(self, lease_us: int = LEASE) -> Tended:
         """Let every lease run out and be looked at twice."""
         await self.pass_time(lease_us)
-        return await self.pass_time(REAP_GRACE_US)
+        return await self.pass_time(reap_grace_us(lease_us))
 
 
 @dataclass

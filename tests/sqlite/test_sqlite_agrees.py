@@ -156,6 +156,8 @@ class Pair:
             reason=dice.choice(["", "why"]),
             delay_us=dice.choice([0, SECOND]) if event in (JobEvent.RETRY, JobEvent.SNOOZE, JobEvent.GIVE_BACK) else 0,
             started=dice.random() < 0.7,
+            unsure=dice.random() < 0.3,
+            serves=tuple(dice.sample(KEYS, dice.choice([0, 0, 1]))),
             writes=claim.writes,
             **options,
         )
@@ -166,7 +168,7 @@ class Pair:
         match dice.choice(
             ["enqueue"] * 4 + ["turn"] * 6 + ["read"] * 3 + ["fill"] * 2 + ["time"] * 2 + ["tend"] * 2
             + ["again", "settle", "invalidate", "plant", "scope", "beat", "cancel", "revive", "purge", "pause", "enroll",
-               "dismiss", "relay", "tokens", "reserve", "alive", "forget"]
+               "dismiss", "relay", "tokens", "reserve", "fates", "forget"]
         ):  # fmt: skip
             case "enqueue":
                 jobs = [self.new_job() for _ in range(dice.choice([1, 1, 3]))]
@@ -259,7 +261,12 @@ class Pair:
                 )
                 gone = kept[:1] if dice.random() < 0.2 else ()
                 beat = HeartbeatRequest(
-                    instance=instance, last_turn=self.turns[instance], held=kept, abandoned=gone
+                    instance=instance,
+                    last_turn=self.turns[instance],
+                    held=kept,
+                    abandoned=gone,
+                    scopes=(*kept, Attempt("scope-0", 0)),
+                    names_scopes=dice.random() < 0.5,
                 )
                 self.said.append(f"{at} beat {beat}")
                 replies = [store.pulse().beat(at, beat) for store in self.stores]
@@ -285,8 +292,8 @@ class Pair:
                 await self.ask(at, "delivered", [effect.id for effect in effects])
             case "reserve":
                 await self.ask(at, "reserve", dice.choice(["u1", "u3"]), dice.choice(IDS), 0, dice.choice(["", IDS[0]]))
-            case "alive":
-                await self.ask(at, "alive", [Attempt(claim.job, claim.fence) for _, _, claim in self.claims])
+            case "fates":
+                await self.ask(at, "fates", [Attempt(claim.job, claim.fence) for _, _, claim in self.claims])
             case "forget" if dice.random() < 0.1:
                 for store in self.stores:
                     store.partitions[at].lose_memory(events=2)

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from tests.clock import SECOND, VirtualClock
 
-from selaras._contracts.limits import REAP_GRACE_US
+from selaras._contracts.limits import reap_grace_us
 from selaras._contracts.partition import (
     Enqueued,
     Fill,
@@ -153,7 +153,7 @@ async def test_a_file_whose_memory_cannot_be_trusted_begins_a_new_epoch(
         assert look.token > attempt.fence
         assert [one.clean for one in await partition.intents("w")] == [False]
 
-        clock.advance(REAP_GRACE_US)
+        clock.advance(reap_grace_us(15 * SECOND))
         assert (await partition.tend(10)).lost == 1
         record, _ = await partition.job("a", START)
         assert record
@@ -177,7 +177,7 @@ async def test_a_worker_that_lives_keeps_its_lease_over_a_new_epoch(
     await store.open()
     pulse = store.pulse()
     assert pulse.beat(0, HeartbeatRequest(instance="w", last_turn=1, held=held)).lost == ()
-    clock.advance(REAP_GRACE_US)
+    clock.advance(reap_grace_us(15 * SECOND))
 
     assert (await store.partitions[0].tend(10)).lost == 0
 

@@ -17,7 +17,7 @@ DUE_PER_TURN: Final = 1_000
 """Jobs whose time has come that one turn lets go on; more are left to the next one."""
 
 REAP_GRACE_US: Final = 2_000_000
-"""Between the two looks at an expired lease: time for a heartbeat that was only held up (P19)."""
+"""The least time between the two looks at an expired lease; see `reap_grace_us`."""
 
 INTENT_GRACE_US: Final = 30_000_000
 """How long the intents of a lost attempt stand when no attempt follows it: a zombie may still commit (P18)."""
@@ -33,3 +33,13 @@ UNROUTABLE_US: Final = 3_600_000_000
 
 HISTORY_MOST: Final = 20
 """Ended attempts remembered per job, the latest."""
+
+
+def reap_grace_us(lease_us: int) -> int:
+    """Return how long after the first look at an expired lease the second one comes (P19).
+
+    The first look may be the first thing that happens after a time in which nobody could reach the store: every
+    process that lives must then have had the time for a heartbeat. They come each third of a lease, so half of one
+    holds one heartbeat and some margin.
+    """
+    return max(REAP_GRACE_US, lease_us // 2)

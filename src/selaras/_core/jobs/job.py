@@ -6,12 +6,14 @@ so that two stores can be compared step by step. Times are the store's, in micro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
 
 from selaras._core.cache.entry import Entry
+from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.states import JobEvent, JobState
 
 DEFAULT_QUEUE: Final = "default"
@@ -128,9 +130,9 @@ class Fate(StrEnum):
     """What its home knows of an attempt whose intents stand elsewhere (P17)."""
 
     RUNNING = "running"  # it runs
-    SETTLED = "settled"  # its settle decided about the intents, or a later attempt has begun: remove them
-    PENDING = "pending"  # it was lost, or stopped while unsure, and the job can run again: leave them to the next attempt
-    GONE = "gone"  # it was lost for good, or the job is not known: let them stand a grace, then void
+    SETTLED = "settled"  # its settle decided about the intents: remove them
+    PENDING = "pending"  # it was lost or unsure, and its job is not at its end: leave them to what comes
+    GONE = "gone"  # it was lost or unsure and no attempt follows, or it is not known: let them stand a grace, then void
 
 
 class Claim(Struct, frozen=True):
@@ -245,13 +247,14 @@ class Settled(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True):
-    """One past attempt, in a job's history."""
+    """One past attempt, in a job's history. `unsure`: as in its settlement."""
 
     number: int
     fence: int
     event: JobEvent
     at_us: int
     reason: str = ""
+    unsure: bool = False
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
@@ -286,3 +289,18 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     stuck_on: str  # the parent that ended `failed`, while it blocks this job
     strayed_us: int
     history: tuple[Ended, ...]
+
+
+def fate_of(attempt: int, *, state: JobState, fence: int, history: Sequence[Ended]) -> Fate:
+    """Say what became of the attempt with this fence, of a job that stands so, whose latest attempt has `fence`.
+
+    Only what is known for sure is `SETTLED`: by it intents are removed, and the write they guard may be under way.
+    """
+    if attempt == fence and state is JobState.RUNNING:
+        return Fate.RUNNING
+    ended = next((one for one in history if one.fence == attempt), None)
+    if ended is None and attempt == fence and state is JobState.SUCCEEDED:
+        return Fate.SETTLED
+    if ended is not None and ended.event is not JobEvent.LOSE and not ended.unsure:
+        return Fate.SETTLED
+    return Fate.GONE if state in FINAL else Fate.PENDING

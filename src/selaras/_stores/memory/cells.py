@@ -177,6 +177,14 @@ class Cells:
         for intent in self._of(owner):
             intent.clean, intent.preimage = False, None
 
+    def leave(self, owner: Owner, key: str) -> None:
+        """A write of the owner may still land: its intent stays, unclean; without one the key is voided (P9)."""
+        own = self._intent(owner, key)
+        if own is None:
+            self.void(key)
+        else:
+            own.clean, own.preimage = False, None
+
     def let_stand(self, owner: Owner, until_us: int) -> None:
         """No attempt follows the owner's: intents it left behind fall, and void, at `until_us` (P18)."""
         self.pass_on(owner)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from selaras._contracts.limits import HISTORY_MOST, INTENT_GRACE_US, LOCK_ACCEPT_US, UNROUTABLE_US
+from selaras._contracts.limits import HISTORY_MOST, INTENT_GRACE_US, LOCK_ACCEPT_US, ORPHAN_US, UNROUTABLE_US
 from selaras._contracts.partition import (
     Admit,
     AnyEffect,
@@ -23,6 +23,7 @@ from selaras._contracts.partition import (
 )
 from selaras._core.jobs.job import (
     Admission,
+    Attempt,
     Claim,
     Edge,
     Ended,
@@ -68,6 +69,7 @@ class Row:
     lost: int = 0
     fence: int = 0
     instance: str = ""
+    asker: str = ""  # the instance that asked for this scope or lock
     turn: int = 0  # the turn that claimed it
     started_us: int = 0
     ended_us: int = 0
@@ -77,6 +79,9 @@ class Row:
     reason: str = ""
     progress: bytes | None = None
     cancel_requested: bool = False
+    unsure: bool = False  # an attempt ended so that a write of it may still land
+    left: tuple[str, ...] = ()  # keys elsewhere on which such attempts left their intents
+    registered_us: int = 0  # when its parents elsewhere were last told of it
     history: list[Ended] = field(default_factory=list[Ended])
 
     @property
@@ -87,6 +92,25 @@ class Row:
     def lane(self) -> tuple[str, str]:
         """Where it lies while it is ready: its queue, and its task once a worker did not know it."""
         return self.new.queue, self.new.task if self.stray else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """Floors that a settle sets, in whichever partitions (P13)."""
+
+    versions: tuple[tuple[str, int], ...]
+    closes: tuple[tuple[str, int], ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys they are for."""
+        return tuple(key for key, _ in (*self.versions, *self.closes))
+
+    def of(
+        self, keys: Callable[[str], bool]
+    ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
+        """Return versions and closes of some keys."""
+        return tuple(one for one in self.versions if keys(one[0])), tuple(one for one in self.closes if keys(one[0]))
 
 
 @dataclass(slots=True)
@@ -129,7 +153,7 @@ class Jobs:
         self.paused: set[str] = set()
         self.holders: dict[str, Leaseholder] = {}
         self.effects: list[AnyEffect] = []
-        self._effects_sent = 0
+        self.accepted: dict[int, int] = {}  # sender -> the highest id of its effects that was accepted
         self.woken: list[str] = []  # queues in which something became ready or is due sooner
         self.called: list[str] = []  # instances that should look at their cancels
 
@@ -160,6 +184,7 @@ class Jobs:
         row.expires_us = now + new.expires_in_us if new.expires_in_us else 0
         _merge(row.positions, new.positions)
         row.waits.update({(parent.job, parent.edge): parent for parent in new.parents})
+        row.registered_us = now
         for parent in new.parents:
             self.register(
                 Register(parent=parent.job, child=row.id, edge=parent.edge, home=self.index, to=parent.home), now
@@ -338,6 +363,7 @@ class Jobs:
             return 0, Refusal.ID_CONFLICT
         if row.state in FINAL or row.instance not in ("", instance):
             return 0, Refusal.LEASE_LOST
+        row.asker = instance
         if row.state is JobState.READY:
             self._take(row, instance, 0, now)
             for key in new.writes:
@@ -371,22 +397,30 @@ class Jobs:
 
     def _void_late(self, settlement: Settlement, now: int) -> None:
         """The lease was lost: what the attempt may have written is voided once more (G4)."""
-        names = (*settlement.writes, *settlement.keys, *settlement.planted, *(put.key for put in settlement.puts))
-        for key in dict.fromkeys(names):
-            if self._is_here(key):
-                self._cells.void(key)
-        self._void_elsewhere(names)
-        self._cells.invalidate(Invalidation((), settlement.tags, settlement.families, closes=settlement.closes), now)
+        names = (
+            *settlement.writes,
+            *settlement.serves,
+            *settlement.keys,
+            *settlement.planted,
+            *(put.key for put in settlement.puts),
+        )
+        closes = settlement.closes
+        self._void(names, Invalidation((), settlement.tags, settlement.families, closes=closes), now)
 
     def _settle_cells(self, row: Row, settlement: Settlement, now: int) -> tuple[tuple[str, int, int], ...]:
         owner = Owner(self.index, row.id, row.fence)
         success = settlement.event is JobEvent.SUCCEED
+        unsure = settlement.unsure and not success
         puts = {put.key: put for put in settlement.puts}
         own = tuple(dict.fromkeys((*row.new.writes, *settlement.planted, *self._cells.keys_of(owner))))
         stored: list[tuple[str, int, int]] = []
-        self._cells.set_floors(settlement.versions, settlement.closes, now)
+        floors = Floors(settlement.versions, settlement.closes)
+        self._cells.set_floors(*floors.of(self._is_here), now)
         for key in own:
             if not self._is_here(key):
+                continue
+            if unsure:
+                self._cells.leave(owner, key)
                 continue
             if settlement.event is JobEvent.RELEASE and not settlement.started:
                 self._cells.restore(owner, key, now)
@@ -394,24 +428,36 @@ class Jobs:
             at = self._cells.resolve(owner, key, puts.get(key) if success else None, now)
             if at:
                 stored.append((key, *at))
-        for to, keys in self._by_partition(tuple(key for key in own if not self._is_here(key))):
+        elsewhere = tuple(key for key in own if not self._is_here(key))
+        if unsure:
+            row.unsure = row.unsure or bool(own)
+            row.left = tuple(dict.fromkeys((*row.left, *elsewhere)))
+            elsewhere = ()
+        for to, keys in self._by_partition(elsewhere):
             there = tuple(puts[key] for key in keys if key in puts) if success else ()
-            self._post(Resolve(to=to, owner=owner, keys=keys, puts=there))
+            versions, closes = floors.of(keys.__contains__)
+            self._post(Resolve(to=to, owner=owner, keys=keys, puts=there, versions=versions, closes=closes))
         undeclared = tuple(key for key in puts if key not in own)
         names = (*undeclared, *settlement.keys, *row.new.serves)
-        here = tuple(key for key in dict.fromkeys(names) if self._is_here(key))
-        self._cells.invalidate(Invalidation(here, settlement.tags, settlement.families), now)
-        self._void_elsewhere(names)
+        versions, closes = floors.of(lambda key: not self._is_here(key) and key not in elsewhere)
+        self._void(names, Invalidation((), settlement.tags, settlement.families, versions, closes), now)
         return tuple(stored)
 
-    def _void_elsewhere(self, names: tuple[str, ...]) -> None:
-        for to, keys in self._by_partition(tuple(key for key in dict.fromkeys(names) if not self._is_here(key))):
-            self._post(Void(to=to, names=Invalidation(keys)))
+    def _void(self, keys: tuple[str, ...], names: Invalidation, now: int) -> None:
+        """Void keys and set floors, each in the partition that has the key; tags and families here."""
+        floors = Floors(names.versions, names.closes)
+        here = tuple(key for key in dict.fromkeys(keys) if self._is_here(key))
+        self._cells.invalidate(Invalidation(here, names.tags, names.families, *floors.of(self._is_here)), now)
+        elsewhere = tuple(key for key in dict.fromkeys((*keys, *floors.keys)) if not self._is_here(key))
+        for to, those in self._by_partition(elsewhere):
+            voided = tuple(key for key in those if key in keys)
+            versions, closes = floors.of(those.__contains__)
+            self._post(Void(to=to, names=Invalidation(voided, versions=versions, closes=closes)))
 
     def _apply(self, row: Row, settlement: Settlement, now: int) -> None:
         event = settlement.event
         if event is not JobEvent.SUCCEED:
-            ended = Ended(row.attempt, row.fence, event, now, settlement.reason)
+            ended = Ended(row.attempt, row.fence, event, now, settlement.reason, settlement.unsure)
             row.history = [*row.history, ended][-HISTORY_MOST:]
         if event in UNCOUNTED:
             row.attempt -= 1
@@ -473,8 +519,7 @@ class Jobs:
 
     def lose(self, row: Row, now: int) -> None:
         """Settle one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18)."""
-        self._cells.invalidate(Invalidation(tuple(key for key in row.new.serves if self._is_here(key))), now)
-        self._void_elsewhere(row.new.serves)
+        self._void(row.new.serves, Invalidation(), now)
         self._cells.pass_on(Owner(self.index, row.id, row.fence))
         row.instance = ""
         row.lost += 1
@@ -499,13 +544,14 @@ class Jobs:
             self._forget(row)
 
     def _let_go(self, row: Row, now: int) -> None:
-        """Free what a job leaves behind: its unique key, and intents of attempts that were lost (P18)."""
+        """Free what a job leaves behind: its unique key, and intents of attempts that were lost or unsure (P18)."""
         self._free_unique(row)
-        if not row.lost:
+        if not (row.lost or row.unsure):
             return
         owner = Owner(self.index, row.id, row.fence)
         self._cells.let_stand(owner, now + INTENT_GRACE_US)
-        for to, keys in self._by_partition(tuple(key for key in row.new.writes if not self._is_here(key))):
+        own = dict.fromkeys((*row.new.writes, *row.left))
+        for to, keys in self._by_partition(tuple(key for key in own if not self._is_here(key))):
             self._post(Resolve(to=to, owner=owner, keys=keys, stand_us=INTENT_GRACE_US))
 
     def cancel(self, row: Row, reason: str, now: int) -> bool:
@@ -543,6 +589,7 @@ class Jobs:
             return Admission(holder, row.state, created=False, refusal=Refusal.WRONG_STATE)
         self._hold_unique(row)
         row.attempt = row.lost = 0
+        row.unsure, row.left = False, ()
         row.due_us, row.joined, row.keep_until_us, row.ended_us = now, 0, 0, 0
         row.reason, row.error, row.cancel_requested, row.strayed_us = "", None, False, 0
         row.expires_us = now + row.new.expires_in_us if row.new.expires_in_us else 0
@@ -698,9 +745,34 @@ class Jobs:
         else:
             self._post(effect)
 
+    def is_news(self, effect: AnyEffect) -> bool:
+        """Say whether an effect was not accepted before, and note that it is. They come in the order of their ids."""
+        if effect.sender < 0:
+            return True
+        last = self.accepted.get(effect.sender, 0)
+        self.accepted[effect.sender] = max(last, effect.id)
+        return effect.id > last
+
+    def register_again(self, now: int, limit: int) -> int:
+        """Tell parents elsewhere once more of jobs that have long waited for them (P22). Returns how many jobs."""
+        old = sorted(
+            (row.registered_us, row.number, row.id)
+            for row in self.rows.values()
+            if row.state is JobState.BLOCKED
+            and row.registered_us + ORPHAN_US <= now
+            and any(parent.home != self.index for parent in row.waits.values())
+        )[:limit]
+        for _, _, job in old:
+            row = self.rows[job]
+            row.registered_us = now
+            for parent in row.waits.values():
+                if parent.home != self.index and parent.job not in row.stuck:  # it has told us that it failed
+                    edge = parent.edge
+                    self._post(Register(to=parent.home, parent=parent.job, child=job, edge=edge, home=self.index))
+        return len(old)
+
     def _post(self, effect: AnyEffect) -> None:
-        self._effects_sent += 1
-        self.effects.append(structs.replace(effect, id=self._effects_sent))
+        self.effects.append(structs.replace(effect, id=self._next_fence(), sender=self.index))
 
     def _by_partition(self, keys: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
         there: dict[int, list[str]] = {}
@@ -720,6 +792,21 @@ class Jobs:
     def _next_number(self) -> int:
         self._numbers += 1
         return self._numbers
+
+    def unnamed_scopes(self, instance: str, named: Iterable[Attempt], asked_before_us: int) -> list[Row]:
+        """Scopes and locks of an instance which it does not name any more, of those that it asked for so early."""
+        fences: dict[str, set[int]] = {}
+        for one in named:
+            fences.setdefault(one.job, set()).add(one.fence)
+        return [
+            row
+            for row in self.rows.values()
+            if _is_scope(row)
+            and row.asker == instance
+            and row.created_us < asked_before_us
+            and (row.state is JobState.RUNNING or (row.new.kind is JobKind.LOCK and row.state in WAITING))
+            and not fences.get(row.id, set()) & {0, row.fence}
+        ]
 
     def unfetched_locks(self, now: int) -> list[Row]:
         """Locks that were granted and not fetched in time (P21)."""

@@ -8,7 +8,7 @@ from threading import RLock
 from msgspec.structs import replace
 
 from selaras._contracts.clock import Clock, Entropy
-from selaras._contracts.limits import DUE_PER_TURN, EPOCH_SHIFT, ORPHAN_US, REAP_GRACE_US
+from selaras._contracts.limits import DUE_PER_TURN, EPOCH_SHIFT, ORPHAN_US, reap_grace_us
 from selaras._contracts.partition import (
     Admit,
     AnyEffect,
@@ -41,7 +41,19 @@ from selaras._contracts.partition import (
     Void,
 )
 from selaras._core.cache.entry import Intent
-from selaras._core.jobs.job import Admission, Attempt, Claim, JobKind, JobRecord, NewJob, Refusal, Settled, Settlement
+from selaras._core.jobs.job import (
+    Admission,
+    Attempt,
+    Claim,
+    Fate,
+    JobKind,
+    JobRecord,
+    NewJob,
+    Refusal,
+    Settled,
+    Settlement,
+    fate_of,
+)
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.memory.cells import Cells
@@ -155,6 +167,7 @@ class MemoryPartition:
             settled = self._settle(request.instance, request.settlements, now)
             if holder is None:
                 return HeartbeatReply(enrolled=False, lost=request.held, settled=settled)
+            renewed_us = holder.until_us - holder.instance.lease_us
             holder.until_us, holder.suspected_us = now + holder.instance.lease_us, 0
             held = {(attempt.job, attempt.fence) for attempt in request.held}
             for row in self._running(request.instance):
@@ -163,9 +176,19 @@ class MemoryPartition:
                     self._jobs.lose(row, now)
                 elif row.new.kind is JobKind.TASK and row.turn <= request.last_turn and (row.id, row.fence) not in held:
                     self._jobs.release(row, now)
+            if request.names_scopes:
+                self._end_scopes(request, renewed_us, now)
             lost = tuple(a for a in request.held if not self._jobs.holds(request.instance, a.job, a.fence))
             self._wake()
             return HeartbeatReply(enrolled=True, lost=lost, cancels=self._cancels(request.instance), settled=settled)
+
+    def _end_scopes(self, request: HeartbeatRequest, renewed_us: int, now: int) -> None:
+        """End scopes and locks that nobody answers for. One asked for since the last beat may be younger than this one."""
+        for row in self._jobs.unnamed_scopes(request.instance, request.scopes, renewed_us):
+            if row.state is JobState.RUNNING:
+                self._jobs.lose(row, now)
+            else:
+                self._jobs.cancel(row, "nobody waits for the lock any more", now)
 
     # -- cache
 
@@ -256,6 +279,7 @@ class MemoryPartition:
                 self._jobs.arrange(name, now)
             fallen = self._cells.drop_fallen(now, limit)
             self._cells.drop_dead(now)
+            registered = self._jobs.register_again(now, limit)
             unroutable = self._jobs.unroutable(now)
             for row in unroutable:
                 row.reason = f"unroutable: no worker knows task {row.new.task!r}"
@@ -269,7 +293,7 @@ class MemoryPartition:
                 purged=purged,
                 unroutable=len(unroutable),
                 trimmed=trimmed,
-                again=limit in (promoted, expired, purged, fallen),
+                again=limit in (promoted, expired, purged, fallen, registered),
                 orphans=self._cells.orphans(now - ORPHAN_US),
                 outbox=bool(self._jobs.effects),
             )
@@ -283,7 +307,7 @@ class MemoryPartition:
             if not holder.suspected_us:
                 holder.suspected_us = now
                 suspected += 1
-            elif now - holder.suspected_us >= REAP_GRACE_US:
+            elif now - holder.suspected_us >= reap_grace_us(holder.instance.lease_us):
                 del self._jobs.holders[name]
                 lost += self._jobs.lose_all(name, now)
         return suspected, lost
@@ -303,7 +327,8 @@ class MemoryPartition:
         with self._lock:
             now = self._now()
             for effect in effects:
-                self._accept(effect, now)
+                if self._jobs.is_news(effect):
+                    self._accept(effect, now)
             self._wake()
 
     def _accept(self, effect: AnyEffect, now: int) -> None:
@@ -313,6 +338,7 @@ class MemoryPartition:
             case Parted():
                 self._jobs.part(effect, now)
             case Resolve(stand_us=0):
+                self._cells.set_floors(effect.versions, effect.closes, now)
                 puts = {put.key: put for put in effect.puts}
                 for key in effect.keys:
                     self._cells.resolve(effect.owner, key, puts.get(key), now)
@@ -331,14 +357,11 @@ class MemoryPartition:
             holder, its_home = self._jobs.reserve(name, job, home, replacing)
             return Reservation(holder, its_home, mine=holder == job)
 
-    async def alive(self, attempts: Sequence[Attempt]) -> tuple[bool, ...]:
+    async def fates(self, attempts: Sequence[Attempt]) -> tuple[Fate, ...]:
         """See `Partition`."""
         with self._lock:
-            rows = [self._jobs.rows.get(attempt.job) for attempt in attempts]
-            return tuple(
-                row is not None and row.state is JobState.RUNNING and row.fence == attempt.fence
-                for row, attempt in zip(rows, attempts, strict=True)
-            )
+            rows = self._jobs.rows
+            return tuple(_fate(rows.get(attempt.job), attempt.fence) for attempt in attempts)
 
     # -- inspection
 
@@ -503,3 +526,9 @@ class MemoryPartition:
                 self._ring(self._jobs.holders[instance].instance.bell)
         self._jobs.woken.clear()
         self._jobs.called.clear()
+
+
+def _fate(row: Row | None, fence: int) -> Fate:
+    if row is None:
+        return Fate.GONE
+    return fate_of(fence, state=row.state, fence=row.fence, history=row.history)

@@ -58,6 +58,7 @@ _BESIDE: Final = """
     WHERE key IN (SELECT key FROM intents WHERE home = ? AND job = ? AND fence = ?) ORDER BY key, number
 """
 _PASS_ON: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE home = ? AND job = ? AND fence <= ?"
+_LEAVE: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE key = ? AND home = ? AND job = ? AND fence = ?"
 _LET_STAND: Final = (
     "UPDATE intents SET clean = 0, preimage = NULL, until_us = iif(until_us > 0, until_us, ?)"
     " WHERE home = ? AND job = ? AND fence <= ?"
@@ -222,6 +223,11 @@ class Cells:
     def pass_on(self, owner: Owner) -> None:
         """The attempt was lost: its intents wait for the next one, unclean (P18)."""
         self._execute(_PASS_ON, (owner.home, owner.job, owner.fence))
+
+    def leave(self, owner: Owner, key: str) -> None:
+        """A write of the owner may still land: its intent stays, unclean; without one the key is voided (P9)."""
+        if not self._execute(_LEAVE, (key, owner.home, owner.job, owner.fence)).rowcount:
+            self.void(key)
 
     def let_stand(self, owner: Owner, until_us: int) -> None:
         """No attempt follows the owner's: intents it left behind fall, and void, at `until_us` (P18)."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from selaras._contracts.partition import AnyEffect, CacheStats, Instance, JobFilter, JobPage, Outbox, QueueStats
-from selaras._core.jobs.job import Attempt, JobRecord
+from selaras._core.jobs.job import Attempt, Fate, JobRecord, fate_of
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite import rows
@@ -127,10 +127,9 @@ def outbox(con: Connection, limit: int) -> Outbox:
     return Outbox(tuple(_decode_effect(effect) for (effect,) in found))
 
 
-def is_alive(con: Connection, attempt: Attempt) -> bool:
-    """Say whether an attempt is running here."""
-    row = con.execute(
-        "SELECT 1 FROM jobs AS j JOIN runs AS r ON r.number = j.number WHERE j.id = ? AND r.fence = ?",
-        (attempt.job, attempt.fence),
-    ).fetchone()
-    return row is not None
+def fate(con: Connection, attempt: Attempt) -> Fate:
+    """Say what became of an attempt at home here."""
+    record = job(con, attempt.job)
+    if record is None:
+        return Fate.GONE
+    return fate_of(attempt.fence, state=record.state, fence=record.fence, history=record.history)

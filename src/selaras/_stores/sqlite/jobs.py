@@ -8,14 +8,14 @@ hold (`flush`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 from msgspec import structs
 
-from selaras._contracts.limits import HISTORY_MOST, INTENT_GRACE_US, LOCK_ACCEPT_US, UNROUTABLE_US
+from selaras._contracts.limits import HISTORY_MOST, INTENT_GRACE_US, LOCK_ACCEPT_US, ORPHAN_US, UNROUTABLE_US
 from selaras._contracts.partition import (
     Admit,
     AnyEffect,
@@ -29,6 +29,7 @@ from selaras._contracts.partition import (
 )
 from selaras._core.jobs.job import (
     Admission,
+    Attempt,
     Claim,
     Edge,
     Ended,
@@ -78,6 +79,10 @@ UNROUTABLE: Final = """
     SELECT j.id FROM lanes AS l CROSS JOIN ready AS w ON w.lane = l.code CROSS JOIN jobs AS j ON j.number = w.number
     WHERE l.task <> '' AND j.strayed_us <= ? AND substr(j.reason, 1, 10) <> 'unroutable'
 """
+ASKED: Final = "SELECT id FROM jobs WHERE asker = ? AND asker <> '' AND created_us < ? ORDER BY number"
+FAR: Final = (
+    "SELECT id FROM jobs WHERE registered_us > 0 AND registered_us <= ? ORDER BY registered_us, number LIMIT ?"
+)
 ENTER_LANE: Final = "INSERT INTO ready VALUES (?, ?, ?, ?)"
 LEAVE_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place = ?"
 FIRST_OF_NEXT_QUEUE: Final = (
@@ -106,6 +111,9 @@ _HOLDER: Final = "SELECT job, home FROM directory WHERE name = ?"
 _HOLD: Final = "INSERT OR REPLACE INTO directory VALUES (?, ?, ?)"
 _FREE: Final = "DELETE FROM directory WHERE name = ? AND job = ?"
 _POST: Final = "INSERT INTO outbox VALUES (?, ?)"
+_ACCEPT: Final = (
+    "INSERT INTO accepted VALUES (?, ?) ON CONFLICT (sender) DO UPDATE SET id = excluded.id WHERE id < excluded.id"
+)
 _FORGET: Final = "DELETE FROM jobs WHERE number = ?"
 _FORGET_RUN: Final = "DELETE FROM runs WHERE number = ?"
 _FORGET_END: Final = "DELETE FROM ends WHERE number = ?"
@@ -121,6 +129,27 @@ _TASK: Final = KINDS[JobKind.TASK]
 _EDGES: Final = {edge.value: edge for edge in Edge}
 _encode: Final = msgspec.msgpack.encode
 _encode_json: Final = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class _Floors:
+    """Floors that a settle sets, in whichever partitions (P13)."""
+
+    versions: tuple[tuple[str, int], ...]
+    closes: tuple[tuple[str, int], ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys they are for."""
+        return tuple(key for key, _ in (*self.versions, *self.closes))
+
+    def of(
+        self, keys: Callable[[str], bool]
+    ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
+        """Return versions and closes of some keys."""
+        if not self.versions and not self.closes:
+            return (), ()
+        return tuple(one for one in self.versions if keys(one[0])), tuple(one for one in self.closes if keys(one[0]))
 
 
 @dataclass(slots=True)
@@ -371,6 +400,7 @@ class Jobs:
         row.expires_us = now + new.expires_in_us if new.expires_in_us else 0
         _merge(row.positions, new.positions)
         row.waits.update({(parent.job, parent.edge): parent for parent in new.parents})
+        row.registered_us = now if any(parent.home != self.index for parent in row.waits.values()) else 0
         for parent in new.parents:
             self.register(
                 Register(parent=parent.job, child=row.id, edge=parent.edge, home=self.index, to=parent.home), now
@@ -554,7 +584,7 @@ class Jobs:
             self._lines[row.line] = _Line(row.id, is_fresh=False)  # it was its head, or held it already
             self._lines_changed.add(row.line)
         if row.rest.unique_until is UniqueUntil.STARTED:
-            self._free_unique(row)
+            self._free_unique(row, now)
 
     def open_scope(self, new: NewJob, instance: str, holder: int, now: int) -> tuple[int, Refusal | None]:
         """Begin a writing() scope, or a lock whose line is free. Returns its fence; 0: it stands in line."""
@@ -564,6 +594,9 @@ class Jobs:
             return 0, Refusal.ID_CONFLICT
         if row.state in FINAL or row.instance not in ("", instance):
             return 0, Refusal.LEASE_LOST
+        if row.asker != instance:
+            row.asker = instance
+            self.touch(row)
         if row.state is JobState.READY:
             self._take(row, instance, holder, 0, now)
             for key in new.writes:
@@ -602,23 +635,31 @@ class Jobs:
 
     def _void_late(self, settlement: Settlement, now: int) -> None:
         """The lease was lost: what the attempt may have written is voided once more (G4)."""
-        names = (*settlement.writes, *settlement.keys, *settlement.planted, *(put.key for put in settlement.puts))
-        for key in dict.fromkeys(names):
-            if self._is_here(key):
-                self._cells.void(key)
-        self._void_elsewhere(names)
-        self._cells.invalidate(Invalidation((), settlement.tags, settlement.families, closes=settlement.closes), now)
+        names = (
+            *settlement.writes,
+            *settlement.serves,
+            *settlement.keys,
+            *settlement.planted,
+            *(put.key for put in settlement.puts),
+        )
+        closes = settlement.closes
+        self._void(names, Invalidation((), settlement.tags, settlement.families, closes=closes), now)
 
     def _settle_cells(self, row: Row, settlement: Settlement, now: int) -> tuple[tuple[str, int, int], ...]:
         owner = Owner(self.index, row.id, row.fence)
         success = settlement.event is JobEvent.SUCCEED
+        unsure = settlement.unsure and not success
         puts = {put.key: put for put in settlement.puts}
         beside = self._cells.beside(owner)
         own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *beside)))
         stored: list[tuple[str, int, int]] = []
-        self._cells.set_floors(settlement.versions, settlement.closes, now)
+        floors = _Floors(settlement.versions, settlement.closes)
+        self._cells.set_floors(*floors.of(self._is_here), now)
         for key in own:
             if not self._is_here(key):
+                continue
+            if unsure:
+                self._cells.leave(owner, key)
                 continue
             if settlement.event is JobEvent.RELEASE and not settlement.started:
                 self._cells.restore(owner, key, now)
@@ -626,27 +667,39 @@ class Jobs:
             at = self._cells.resolve(owner, key, puts.get(key) if success else None, now, beside.get(key, []))
             if at:
                 stored.append((key, *at))
-        for to, keys in self._by_partition(tuple(key for key in own if not self._is_here(key))):
+        elsewhere = tuple(key for key in own if not self._is_here(key))
+        if unsure:
+            row.unsure = row.unsure or bool(own)
+            row.left = tuple(dict.fromkeys((*row.left, *elsewhere)))
+            elsewhere = ()
+        for to, keys in self._by_partition(elsewhere):
             there = tuple(puts[key] for key in keys if key in puts) if success else ()
-            self._post(Resolve(to=to, owner=owner, keys=keys, puts=there))
+            versions, closes = floors.of(keys.__contains__)
+            self._post(Resolve(to=to, owner=owner, keys=keys, puts=there, versions=versions, closes=closes), now)
         undeclared = tuple(key for key in puts if key not in own)
         names = (*undeclared, *settlement.keys, *row.rest.serves)
-        here = tuple(key for key in dict.fromkeys(names) if self._is_here(key))
-        self._cells.invalidate(Invalidation(here, settlement.tags, settlement.families), now)
-        self._void_elsewhere(names)
+        versions, closes = floors.of(lambda key: not self._is_here(key) and key not in elsewhere)
+        self._void(names, Invalidation((), settlement.tags, settlement.families, versions, closes), now)
         return tuple(stored)
 
-    def _void_elsewhere(self, names: tuple[str, ...]) -> None:
+    def _void(self, keys: tuple[str, ...], names: Invalidation, now: int) -> None:
+        """Void keys and set floors, each in the partition that has the key; tags and families here."""
+        floors = _Floors(names.versions, names.closes)
+        here = tuple(key for key in dict.fromkeys(keys) if self._is_here(key))
+        self._cells.invalidate(Invalidation(here, names.tags, names.families, *floors.of(self._is_here)), now)
         if self._partitions == 1:
             return
-        for to, keys in self._by_partition(tuple(key for key in dict.fromkeys(names) if not self._is_here(key))):
-            self._post(Void(to=to, names=Invalidation(keys)))
+        elsewhere = tuple(key for key in dict.fromkeys((*keys, *floors.keys)) if not self._is_here(key))
+        for to, those in self._by_partition(elsewhere):
+            voided = tuple(key for key in those if key in keys)
+            versions, closes = floors.of(those.__contains__)
+            self._post(Void(to=to, names=Invalidation(voided, versions=versions, closes=closes)), now)
 
     def _apply(self, row: Row, settlement: Settlement, now: int) -> None:
         event = settlement.event
         self.touch(row)
         if event is not JobEvent.SUCCEED:
-            ended = Ended(row.attempt, row.fence, event, now, settlement.reason)
+            ended = Ended(row.attempt, row.fence, event, now, settlement.reason, settlement.unsure)
             row.history = [*row.history, ended][-HISTORY_MOST:]
         if event in UNCOUNTED:
             row.attempt -= 1
@@ -702,8 +755,7 @@ class Jobs:
 
     def lose(self, row: Row, now: int) -> None:
         """Settle one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18)."""
-        self._cells.invalidate(Invalidation(tuple(key for key in row.rest.serves if self._is_here(key))), now)
-        self._void_elsewhere(row.rest.serves)
+        self._void(row.rest.serves, Invalidation(), now)
         self._cells.pass_on(Owner(self.index, row.id, row.fence))
         row.instance = ""
         row.lost += 1
@@ -728,14 +780,15 @@ class Jobs:
             self._forget(row)
 
     def _let_go(self, row: Row, now: int) -> None:
-        """Free what a job leaves behind: its unique key, and intents of attempts that were lost (P18)."""
-        self._free_unique(row)
-        if not row.lost:
+        """Free what a job leaves behind: its unique key, and intents of attempts that were lost or unsure (P18)."""
+        self._free_unique(row, now)
+        if not (row.lost or row.unsure):
             return
         owner = Owner(self.index, row.id, row.fence)
         self._cells.let_stand(owner, now + INTENT_GRACE_US)
-        for to, keys in self._by_partition(tuple(key for key in row.rest.writes if not self._is_here(key))):
-            self._post(Resolve(to=to, owner=owner, keys=keys, stand_us=INTENT_GRACE_US))
+        own = dict.fromkeys((*row.rest.writes, *row.left))
+        for to, keys in self._by_partition(tuple(key for key in own if not self._is_here(key))):
+            self._post(Resolve(to=to, owner=owner, keys=keys, stand_us=INTENT_GRACE_US), now)
 
     def cancel(self, row: Row, reason: str, now: int) -> bool:
         """Cancel a job; ask, if it runs. Returns whether this did anything."""
@@ -773,6 +826,7 @@ class Jobs:
             return Admission(holder, row.state, created=False, refusal=Refusal.WRONG_STATE)
         self._hold_unique(row)
         row.attempt = row.lost = 0
+        row.unsure, row.left = False, ()
         row.due_us, row.joined, row.keep_until_us, row.ended_us = now, 0, 0, 0
         row.reason, row.error, row.cancel_requested, row.strayed_us = "", None, False, 0
         row.expires_us = now + row.rest.expires_in_us if row.rest.expires_in_us else 0
@@ -844,13 +898,13 @@ class Jobs:
             return self.admit(child, now)
         positions = dict(child.positions)
         _merge(positions, self._seen(parent))
-        self._post(Admit(to=home, job=structs.replace(child, positions=tuple(sorted(positions.items())))))
+        self._post(Admit(to=home, job=structs.replace(child, positions=tuple(sorted(positions.items())))), now)
         return Admission(child.id, JobState.BLOCKED)
 
     def register(self, effect: Register, now: int) -> None:
         """Note a dependent at its parent; if the parent has ended, it is told at once (P22)."""
         if effect.to != self.index:
-            self._post(effect)
+            self._post(effect, now)
             return
         parent = self.get(effect.parent)
         if parent is None or parent.state in FINAL:
@@ -899,7 +953,7 @@ class Jobs:
 
     def _part(self, effect: Parted, now: int) -> None:
         if effect.to != self.index:
-            self._post(effect)
+            self._post(effect, now)
         else:
             self.part(effect, now)
 
@@ -929,6 +983,8 @@ class Jobs:
         if not released:
             return
         del row.waits[effect.parent, effect.edge]
+        if all(parent.home == self.index for parent in row.waits.values()):
+            row.registered_us = 0
         row.input = effect.value if effect.edge is Edge.VALUE else row.input
         _merge(row.positions, effect.positions)
         if not row.waits:
@@ -956,19 +1012,39 @@ class Jobs:
         if row.unique and self._is_here(row.unique):
             self._execute(_HOLD, (row.unique, row.id, self.index))
 
-    def _free_unique(self, row: Row) -> None:
+    def _free_unique(self, row: Row, now: int) -> None:
         if not row.unique:
             return
         effect = FreeUnique(to=partition_of(row.unique, self._partitions), unique=row.unique, job=row.id)
         if effect.to == self.index:
             self.free_unique(effect)
         else:
-            self._post(effect)
+            self._post(effect, now)
 
-    def _post(self, effect: AnyEffect) -> None:
-        self._log.effects_sent += 1
+    def is_news(self, effect: AnyEffect) -> bool:
+        """Say whether an effect was not accepted before, and note that it is. They come in the order of their ids."""
+        if effect.sender < 0:
+            return True
+        return self._execute(_ACCEPT, (effect.sender, effect.id)).rowcount > 0
+
+    def register_again(self, now: int, limit: int) -> int:
+        """Tell parents elsewhere once more of jobs that have long waited for them (P22). Returns how many jobs."""
+        self.flush()
+        old = [self.known(job) for (job,) in self._execute(FAR, (now - ORPHAN_US, limit)).fetchall()]
+        for row in old:
+            row.registered_us = now
+            self.touch(row)
+            for parent in row.waits.values():
+                if parent.home != self.index and parent.job not in row.stuck:  # it has told us that it failed
+                    edge = parent.edge
+                    again = Register(to=parent.home, parent=parent.job, child=row.id, edge=edge, home=self.index)
+                    self._post(again, now)
+        return len(old)
+
+    def _post(self, effect: AnyEffect, now: int) -> None:
+        id = self._log.next_stamp(now)
         self._log.effects_waiting += 1
-        self._execute(_POST, (self._log.effects_sent, _encode(structs.replace(effect, id=self._log.effects_sent))))
+        self._execute(_POST, (id, _encode(structs.replace(effect, id=id, sender=self.index))))
 
     def _by_partition(self, keys: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
         there: dict[int, list[str]] = {}
@@ -989,6 +1065,20 @@ class Jobs:
             self._running.pop(row.id, None)
         elif len(self._running) < RUNNING_MOST:
             self._running[row.id] = row
+
+    def unnamed_scopes(self, instance: str, named: Iterable[Attempt], asked_before_us: int) -> list[Row]:
+        """Scopes and locks of an instance which it does not name any more, of those that it asked for so early."""
+        fences: dict[str, set[int]] = {}
+        for one in named:
+            fences.setdefault(one.job, set()).add(one.fence)
+        self.flush()
+        asked = [self.known(job) for (job,) in self._execute(ASKED, (instance, asked_before_us)).fetchall()]
+        return [
+            row
+            for row in asked
+            if (row.state is JobState.RUNNING or (row.kind is JobKind.LOCK and row.state in WAITING))
+            and not fences.get(row.id, set()) & {0, row.fence}
+        ]
 
     def unfetched_locks(self, now: int) -> list[Row]:
         """Locks that were granted and not fetched in time (P21)."""

@@ -13,7 +13,7 @@ from selaras._stores.sqlite.connection import Connection
 
 _FIELDS: Final = (
     "position", "event_id", "before_position", "before_id", "last_mark", "tag_floor", "epoch", "counter",
-    "numbers", "effects_sent", "effects_waiting", "serving", "arranged", "lanes", "time_us",
+    "numbers", "effects_waiting", "serving", "arranged", "lanes", "time_us",
 )  # fmt: skip
 
 _LOAD: Final = f"SELECT {', '.join(_FIELDS)} FROM ledger"
@@ -50,7 +50,6 @@ class Log:
     epoch: int
     counter: int
     numbers: int
-    effects_sent: int
     effects_waiting: int
     serving: int
     arranged: int
@@ -66,7 +65,7 @@ class Log:
         """Read the row, at the beginning of a transaction, if another connection may have changed it."""
         (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
-            self.epoch, self.counter, self.numbers, self.effects_sent, self.effects_waiting, self.serving,
+            self.epoch, self.counter, self.numbers, self.effects_waiting, self.serving,
             self.arranged, self.lanes, self.time_us,
         ) = self._loaded = self._con.execute(_LOAD).fetchone()  # fmt: skip
 
@@ -74,7 +73,7 @@ class Log:
         """Write the row if it changed, at the end of a transaction."""
         row = (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
-            self.epoch, self.counter, self.numbers, self.effects_sent, self.effects_waiting, self.serving,
+            self.epoch, self.counter, self.numbers, self.effects_waiting, self.serving,
             self.arranged, self.lanes, self.time_us,
         )  # fmt: skip
         if row != self._loaded:

@@ -32,7 +32,7 @@ from selaras._contracts.partition import (
     TurnRequest,
 )
 from selaras._core.cache.entry import Busy, Hit, Intent, Look
-from selaras._core.jobs.job import Admission, Attempt, JobRecord, NewJob, Settlement
+from selaras._core.jobs.job import Admission, Attempt, Fate, JobRecord, NewJob, Settlement
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite import inspection
@@ -186,9 +186,9 @@ class SqlitePartition:
         """See `Partition`."""
         return await self._run(lambda steps: steps.reserve(name, job, home, replacing))
 
-    async def alive(self, attempts: Sequence[Attempt]) -> tuple[bool, ...]:
+    async def fates(self, attempts: Sequence[Attempt]) -> tuple[Fate, ...]:
         """See `Partition`."""
-        return self._reader.snapshot(lambda con: tuple(inspection.is_alive(con, one) for one in attempts))
+        return self._reader.snapshot(lambda con: tuple(inspection.fate(con, one) for one in attempts))
 
     # -- inspection
 

@@ -27,6 +27,8 @@ HOT: Final = {
     "running": jobs.RUNNING,
     "lock offers": jobs.OFFERS,
     "unroutable": jobs.UNROUTABLE,
+    "scopes asked for": jobs.ASKED,
+    "parents elsewhere": jobs.FAR,
     "head of a line": jobs.FIRST_OF_NEXT_QUEUE,
     "cancels": steps.CANCELS,
     "hit": cells.HIT,

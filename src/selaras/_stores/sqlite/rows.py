@@ -19,7 +19,8 @@ from selaras._stores.sqlite.schema import KINDS, STATES
 _WIDE: Final = (
     "number", "id", "kind", "plain", "awaited", "priority", "place", "ready_us", "lost", "joined", "created_us", "due_us",
     "expires_us", "result_ttl_us", "strayed_us", "cancel_requested", "queue", "task", "lane", "line", "unique_key",
-    "payload", "meta", "more", "state", "fence", "attempt", "started_us", "reason", "error", "progress",
+    "payload", "meta", "more", "asker", "registered_us", "state", "fence", "attempt", "started_us", "reason", "error",
+    "progress",
 )  # fmt: skip
 _RUN: Final = (
     "number", "instance", "fence", "turn", "started_us", "attempt", "plain", "asked", "reason", "error", "progress",
@@ -84,6 +85,8 @@ class _More(Struct, frozen=True, array_like=True):
     input: bytes | None = None
     stuck: list[str] = []
     history: list[Ended] = []
+    unsure: bool = False
+    left: tuple[str, ...] = ()
 
 
 _USUAL: Final = Rest()
@@ -155,6 +158,10 @@ class Row:
     error: bytes | None = None
     progress: bytes | None = None
     history: list[Ended] = field(default_factory=list[Ended])
+    unsure: bool = False  # an attempt ended so that a write of it may still land
+    left: tuple[str, ...] = ()  # keys elsewhere on which such attempts left their intents
+    registered_us: int = 0  # when its parents elsewhere were last told of it; 0: it has none
+    asker: str = ""  # the instance that asked for this scope or lock
     kept: Kept = _NOWHERE
 
     def renew(self, new: NewJob) -> None:
@@ -204,7 +211,7 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
     (
         number, job, kind, _, awaited, priority, place, ready_us, lost, joined, created_us, due_us, expires_us,
         result_ttl_us, strayed_us, cancel_requested, queue, task, lane, line, unique, payload, meta, more,
-        state, fence, attempt, started_us, reason, error, progress,
+        asker, registered_us, state, fence, attempt, started_us, reason, error, progress,
     ) = wide = kept[:_RUN_AT]  # fmt: skip
     run, end, instance = kept[_RUN_AT:_END_AT], kept[_END_AT:-1], kept[-1]
     holder = turn = ended_us = keep_until_us = 0
@@ -218,7 +225,7 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
         number, job, created_us, _STATES[state], bool(awaited), priority, place, ready_us, fence, attempt, lost, turn,
         joined, due_us, expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us,
         bool(cancel_requested), queue, task, _KINDS[kind], lane, instance or "", holder, line, unique, reason,
-        payload, meta, result=result, error=error, progress=progress,
+        payload, meta, result=result, error=error, progress=progress, asker=asker, registered_us=registered_us,
     )  # fmt: skip
     row.kept = Kept(
         wide,
@@ -232,6 +239,7 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
         row.rest, row.positions, row.input = kept_more.rest, kept_more.positions, kept_more.input
         row.waits = {(one.job, one.edge): one for one in kept_more.waits}
         row.stuck, row.history = kept_more.stuck, kept_more.history
+        row.unsure, row.left = kept_more.unsure, kept_more.left
     return row
 
 
@@ -276,11 +284,14 @@ def _facts_of(row: Row, *, plain: bool) -> tuple[Value, ...]:
     more: bytes | None = None
     if row.waits or row.positions or row.stuck or row.history or row.input is not None or row.rest != _USUAL:
         waits = list(row.waits.values())
-        more = _encode(_More(row.rest, waits, row.positions, row.input, row.stuck, row.history))
+        more = _encode(
+            _More(row.rest, waits, row.positions, row.input, row.stuck, row.history, row.unsure, row.left)
+        )
     return (
         row.number, row.id, KINDS[row.kind], plain, row.awaited, row.priority, row.place, row.ready_us, row.lost, row.joined,
         row.created_us, row.due_us, row.expires_us, row.result_ttl_us, row.strayed_us, row.cancel_requested,
         row.queue, row.task, row.lane, row.line, row.unique, row.payload, row.meta, more,
+        row.asker, row.registered_us if row.state is JobState.BLOCKED else 0,
     )  # fmt: skip
 
 

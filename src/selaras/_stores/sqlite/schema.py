@@ -66,7 +66,7 @@ CREATE TABLE ledger (
     before_position INTEGER NOT NULL DEFAULT 0, before_id INTEGER NOT NULL DEFAULT 0,
     last_mark INTEGER NOT NULL DEFAULT 0, tag_floor INTEGER NOT NULL DEFAULT 0,
     epoch INTEGER NOT NULL DEFAULT 0, counter INTEGER NOT NULL DEFAULT 0, numbers INTEGER NOT NULL DEFAULT 0,
-    effects_sent INTEGER NOT NULL DEFAULT 0, effects_waiting INTEGER NOT NULL DEFAULT 0,
+    effects_waiting INTEGER NOT NULL DEFAULT 0,
     serving INTEGER NOT NULL DEFAULT 0, arranged INTEGER NOT NULL DEFAULT 0, lanes INTEGER NOT NULL DEFAULT 0,
     time_us INTEGER NOT NULL DEFAULT 0
 );
@@ -95,6 +95,8 @@ CREATE TABLE floors (key TEXT PRIMARY KEY, version INTEGER, closed_until_us INTE
 -- on nothing here is looked at; a `plain` one is not even written again, and its state stays what it was.
 -- `plain`: it was never tried, and nothing but the three tables changes when it is claimed and succeeds.
 -- `awaited`: another job may wait for it. `more`: what no query asks for, NULL if as by default.
+-- `asker`: the instance that asked for a scope or lock. `registered_us`: of one that waits for parents elsewhere, when
+-- they were last told of it.
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind INTEGER NOT NULL DEFAULT 0,
     plain INTEGER NOT NULL DEFAULT 1, awaited INTEGER NOT NULL DEFAULT 0, priority INTEGER NOT NULL,
@@ -105,12 +107,15 @@ CREATE TABLE jobs (
     lane TEXT NOT NULL DEFAULT '', line TEXT NOT NULL DEFAULT '', unique_key TEXT NOT NULL DEFAULT '',
     payload BLOB NOT NULL, meta BLOB NOT NULL, more BLOB,
     state INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0,
-    started_us INTEGER NOT NULL DEFAULT 0, reason TEXT NOT NULL DEFAULT '', error BLOB, progress BLOB
+    started_us INTEGER NOT NULL DEFAULT 0, reason TEXT NOT NULL DEFAULT '', error BLOB, progress BLOB,
+    asker TEXT NOT NULL DEFAULT '', registered_us INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX jobs_early ON jobs (state, due_us, number) WHERE {IS_EARLY};
 CREATE INDEX jobs_in_line ON jobs (line, kind, queue, priority DESC, joined, id) WHERE {IS_IN_LINE};
 CREATE INDEX jobs_late ON jobs (expires_us, number) WHERE expires_us > 0 AND {IS_WAITING};
 CREATE INDEX jobs_scopes ON jobs (kind, state, number) WHERE {IS_SCOPE};
+CREATE INDEX jobs_asked ON jobs (asker, number) WHERE asker <> '';
+CREATE INDEX jobs_far ON jobs (registered_us, number) WHERE registered_us > 0;
 
 -- A queue, or with a task what lies apart in it because a worker did not know that task.
 CREATE TABLE lanes (code INTEGER PRIMARY KEY, queue TEXT NOT NULL, task TEXT NOT NULL, UNIQUE (queue, task));
@@ -155,6 +160,9 @@ CREATE TABLE instances (
 );
 CREATE INDEX instances_idle ON instances (number) WHERE idle IS NOT NULL;
 CREATE TABLE outbox (id INTEGER PRIMARY KEY, effect BLOB);
+
+-- Of each partition that sends effects, the highest id that was accepted.
+CREATE TABLE accepted (sender INTEGER PRIMARY KEY, id INTEGER NOT NULL);
 """
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, structs
 
-from selaras._contracts.limits import DUE_PER_TURN, ORPHAN_US, REAP_GRACE_US
+from selaras._contracts.limits import DUE_PER_TURN, ORPHAN_US, reap_grace_us
 from selaras._contracts.partition import (
     Admit,
     AnyEffect,
@@ -62,7 +62,7 @@ _ENROLL: Final = (
     "INSERT INTO instances (id, until_us, bell, instance) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
     " until_us = excluded.until_us, suspected_us = 0, bell = excluded.bell, instance = excluded.instance"
 )
-_EXPIRED: Final = "SELECT id, suspected_us FROM instances WHERE until_us <= ? ORDER BY number"
+_EXPIRED: Final = "SELECT id, suspected_us, instance FROM instances WHERE until_us <= ? ORDER BY number"
 _IDLE: Final = "SELECT number, bell, idle FROM instances WHERE idle IS NOT NULL ORDER BY number"
 _BELL: Final = "SELECT bell FROM instances WHERE id = ?"
 
@@ -345,12 +345,13 @@ class Steps:
         """See `Pulse`."""
         now = self._now()
         instance = request.instance
-        known = self._execute("SELECT instance, number FROM instances WHERE id = ?", (instance,)).fetchone()
+        known = self._execute("SELECT instance, number, until_us FROM instances WHERE id = ?", (instance,)).fetchone()
         settled = tuple(self._plain.settle(instance, self._number_of(instance), request.settlements, now))
         if known is None:
             self._wake()
             return HeartbeatReply(enrolled=False, lost=request.held, settled=settled)
-        until_us = now + _decode_instance(known[0]).lease_us
+        lease_us = _decode_instance(known[0]).lease_us
+        until_us, renewed_us = now + lease_us, known[2] - lease_us
         self._execute("UPDATE instances SET until_us = ?, suspected_us = 0 WHERE id = ?", (until_us, instance))
         held = {(attempt.job, attempt.fence) for attempt in request.held}
         abandoned = {(attempt.job, attempt.fence) for attempt in request.abandoned}
@@ -360,11 +361,21 @@ class Steps:
                 self._jobs.lose(self._jobs.known(job), now)
             elif kind == KINDS[JobKind.TASK] and turn <= request.last_turn and (job, fence) not in held:
                 self._jobs.release(self._jobs.known(job), now)
+        if request.names_scopes:
+            self._end_scopes(request, renewed_us, now)
         self._jobs.flush()
         still = {(job, fence) for job, fence, _, _ in self._running_briefly(instance)}
         lost = tuple(one for one in request.held if (one.job, one.fence) not in still)
         self._wake()
         return HeartbeatReply(enrolled=True, lost=lost, cancels=self._cancels(known[1]), settled=settled)
+
+    def _end_scopes(self, request: HeartbeatRequest, renewed_us: int, now: int) -> None:
+        """End scopes and locks that nobody answers for. One asked for since the last beat may be younger than this one."""
+        for row in self._jobs.unnamed_scopes(request.instance, request.scopes, renewed_us):
+            if row.state is JobState.RUNNING:
+                self._jobs.lose(row, now)
+            else:
+                self._jobs.cancel(row, "nobody waits for the lock any more", now)
 
     def _running_briefly(self, instance: str) -> list[Any]:
         self._jobs.flush()
@@ -438,6 +449,7 @@ class Steps:
         self._jobs.arrange_all(now)
         fallen = self._cells.drop_fallen(now, limit)
         self._cells.drop_dead(now, limit)
+        registered = self._jobs.register_again(now, limit)
         unroutable = self._jobs.unroutable(now)
         for row in unroutable:
             row.reason = f"unroutable: no worker knows task {row.task!r}"
@@ -453,7 +465,7 @@ class Steps:
             purged=purged,
             unroutable=len(unroutable),
             trimmed=trimmed,
-            again=limit in (promoted, expired, purged, fallen),
+            again=limit in (promoted, expired, purged, fallen, registered),
             orphans=self._cells.orphans(now - ORPHAN_US),
             outbox=self._log.effects_waiting > 0,
         )
@@ -461,11 +473,11 @@ class Steps:
     def _reap(self, now: int) -> tuple[int, int]:
         """Look at expired leases: the first look suspects, the second, a grace later, settles as lost (P19)."""
         suspected = lost = 0
-        for instance, suspected_us in self._execute(_EXPIRED, (now,)).fetchall():
+        for instance, suspected_us, kept in self._execute(_EXPIRED, (now,)).fetchall():
             if not suspected_us:
                 self._execute("UPDATE instances SET suspected_us = ? WHERE id = ?", (now, instance))
                 suspected += 1
-            elif now - suspected_us >= REAP_GRACE_US:
+            elif now - suspected_us >= reap_grace_us(_decode_instance(kept).lease_us):
                 running = self._jobs.running(instance)
                 self._strike(instance)
                 for row in running:
@@ -482,7 +494,8 @@ class Steps:
         """See `Partition`."""
         now = self._now()
         for effect in effects:
-            self._accept(effect, now)
+            if self._jobs.is_news(effect):
+                self._accept(effect, now)
         self._wake()
 
     def _accept(self, effect: AnyEffect, now: int) -> None:
@@ -492,6 +505,7 @@ class Steps:
             case Parted():
                 self._jobs.part(effect, now)
             case Resolve(stand_us=0):
+                self._cells.set_floors(effect.versions, effect.closes, now)
                 puts = {put.key: put for put in effect.puts}
                 for key in effect.keys:
                     self._cells.resolve(effect.owner, key, puts.get(key), now)
