@@ -1,5 +1,7 @@
 """Ways in and out that are cut off: scopes, locks, and what a process opens for all who ask."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,7 @@
 """Names that other partitions keep: unique keys and ids of one's own (P22)."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio

@@ -115,3 +115,12 @@ def test_importing_is_quick_and_light() -> None:
     took, _, heavy = out.partition(" ")
     assert heavy.strip() == "[]"
     assert float(took) < 2  # a bound for a busy machine; benchmarks measure it
+
+
+async def test_a_store_that_is_there_says_itself_how_many_partitions_it_has(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with Selaras(f"{url}?partitions=4") as made:
+        assert made.process().partitions == 4
+
+    async with Selaras(url) as app:
+        assert app.process().partitions == 4

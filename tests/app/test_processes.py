@@ -49,6 +49,10 @@ async def reprice(id: int, new: float, *, old: float | None = Read(price)) -> tu
 async def after(pid: int) -> int:
     return pid
 
+@app.task(executor="process", retries=0)
+def tells(x: int) -> None:
+    current_job().progress(x)
+
 @app.task(executor="process")
 def plain(x: int) -> int:
     assert current_job().attempt == 1
@@ -117,6 +121,8 @@ async def test_exits_and_failures_of_a_process_are_failures_of_its_job(program: 
             with pytest.raises(JobFailed, match="in the child"):
                 await failing.result(timeout=30)
             assert await fine.result(timeout=30) == 2
+            with pytest.raises(JobFailed, match=r"progress\(\) reaches nobody"):
+                await (await program.tells.enqueue(1)).result(timeout=30)
 
 
 async def test_a_process_that_hangs_is_killed(program: Any) -> None:

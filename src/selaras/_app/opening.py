@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -73,8 +74,11 @@ def address_of(
 
 
 def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy) -> Store:
-    """Make the store that an address names; not connected yet."""
-    count = int(address.options.get("partitions") or partitions)
+    """Make the store that an address names; not connected yet.
+
+    How many partitions it has is fixed when it is made: of a file that is there it is read, if the URL does not say it.
+    """
+    count = int(address.options.get("partitions") or _partitions_in(address) or partitions)
     if address.kind == "memory":
         from selaras._stores.memory.store import MemoryStore
 
@@ -90,6 +94,20 @@ def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy
     return cast(
         Store, SqliteStore(Path(address.path), clock, partitions=count, entropy=entropy, synchronous=synchronous)
     )
+
+
+def _partitions_in(address: Address) -> int:
+    """Return how many partitions a store's file says there are; 0: there is none yet, or it cannot be read now."""
+    if address.kind != "sqlite" or not Path(address.path).is_file():
+        return 0
+    import sqlite3  # a program on another store never needs it
+
+    try:
+        with closing(sqlite3.connect(f"{Path(address.path).as_uri()}?mode=rw", uri=True)) as file:
+            found = file.execute("SELECT value FROM meta WHERE name = 'partitions'").fetchone()
+    except sqlite3.Error:  # opening the store says what is wrong with it
+        return 0
+    return int(found[0]) if found and isinstance(found[0], int) else 0
 
 
 _PASSWORD: Final = re.compile(r"(?<=://)([^/:@\s]*):[^/\s]*@")

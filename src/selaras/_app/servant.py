@@ -39,7 +39,7 @@ class AppServant:
         self._app = load_app(self._reference)
         process = self._app.process()
         await process.open()
-        self._host = AppHost(self._app.program, process)
+        self._host = AppHost(self._app.program, process, reports=False)
 
     async def serve(self, request: bytes) -> bytes:
         """See `Servant`."""
