@@ -21,7 +21,7 @@ from selaras._contracts.partition import (
     Void,
 )
 from selaras._contracts.store import Store
-from selaras._core.cache.entry import Hit, Miss, Standing
+from selaras._core.cache.entry import Hit, Look, Miss, Standing
 from selaras._core.jobs.job import Attempt, Claim, Edge, Fate
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
@@ -180,12 +180,13 @@ async def test_p13_a_floor_is_set_in_the_partition_of_its_key(far: World) -> Non
 
     await worker.end(claim, versions=((R, 5), (other, 7)), closes=((other, SECOND),))
     resolve, void = await _deliver(far)
-    looks = (await _there(far).read([ReadRequest(R, "", LOAD), ReadRequest(other, "", LOAD)], START)).looks
+    looks: tuple[Look, ...] = (await _there(far).read([ReadRequest(R, "", LOAD), ReadRequest(other)], START)).looks
 
     assert isinstance(resolve, Resolve)
     assert resolve.versions == ((R, 5),)
     assert isinstance(void, Void)
     assert void.names == Invalidation((), versions=((other, 7),), closes=((other, SECOND),))
+    assert isinstance(looks[0], Miss)
     assert (looks[0].floor, looks[1]) == (5, Standing(7))
 
 

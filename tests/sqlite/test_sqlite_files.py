@@ -223,15 +223,37 @@ async def test_reads_notice_a_file_that_vanished(folder: Path, clock: VirtualClo
         assert isinstance((await partition.read([ReadRequest("k", "", SECOND)], START)).looks[0], Miss)
 
 
-async def test_store_time_never_goes_back(folder: Path, clock: VirtualClock) -> None:
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_store_time_neither_jumps_nor_stands_still_with_the_wall_clock(
+    folder: Path, clock: VirtualClock, hours: int
+) -> None:
     async with opened(folder / "s.db", clock) as partition:
         await partition.enqueue([NewJob(id="a", task="work")], START)
-        clock.jump(-3_600 * SECOND)
+        clock.jump(hours * 3_600 * SECOND)
+        await partition.enqueue([NewJob(id="b", task="work")], START)
+        clock.advance(10 * SECOND)
+    async with opened(folder / "s.db", clock) as partition:
+        await partition.enqueue([NewJob(id="c", task="work")], START)
+
+        third, second, first = [one.created_us for one in (await partition.jobs(JobFilter())).jobs]
+
+        assert second == first
+        assert third - second == 10 * SECOND + hours * SECOND // 10
+
+
+async def test_store_time_comes_nearer_to_civil_time(folder: Path, clock: VirtualClock) -> None:
+    async with opened(folder / "s.db", clock) as partition:
+        await partition.enqueue([NewJob(id="a", task="work")], START)
+        clock.jump(SECOND)
+        for _ in range(11):
+            clock.advance(SECOND)
+            await partition.tend(1)
         await partition.enqueue([NewJob(id="b", task="work")], START)
 
-        jobs = (await partition.jobs(JobFilter())).jobs
+        record, _ = await partition.job("b", START)
 
-        assert jobs[0].created_us == jobs[1].created_us
+        assert record is not None
+        assert record.created_us == clock.wall_us()
 
 
 async def test_a_name_that_is_not_text_is_refused_and_stops_nobody_else(folder: Path, clock: VirtualClock) -> None:

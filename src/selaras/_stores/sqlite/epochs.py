@@ -13,6 +13,9 @@ from typing import Final
 from selaras._contracts.clock import Entropy
 from selaras._stores.sqlite.connection import Connection
 
+_BEHIND_US: Final = 1_000_000
+"""The latest time told may be ahead by what the offset was slewed, not by more."""
+
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -55,6 +58,21 @@ def check_epoch(con: Connection, path: Path, *, known: int, entropy: Entropy, no
     if stored != live:
         con.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(live.items()))
     return epoch
+
+
+def set_clock(con: Connection, *, instant_us: int, wall_us: int) -> int:
+    """Fix the offset of the store's time to the time since boot, at the first use of the file in a boot. Returns the time.
+
+    Inside the caller's transaction, before `check_epoch`. Where no boot id is told, a time since boot that went back
+    shows that there was one.
+    """
+    time_us, offset_us = con.execute("SELECT time_us, offset_us FROM ledger").fetchone()
+    boot = con.execute("SELECT value FROM meta WHERE name = 'boot'").fetchone()
+    if not time_us or boot is None or boot[0] != boot_id() or offset_us + instant_us < time_us - _BEHIND_US:
+        time_us = max(time_us, wall_us)
+        offset_us = time_us - instant_us
+        con.execute("UPDATE ledger SET offset_us = ?, slewed_us = ?", (offset_us, instant_us))
+    return max(int(time_us), int(offset_us) + instant_us)
 
 
 def begin_epoch(con: Connection, epoch: int, *, event_id: int, now_us: int) -> None:

@@ -45,10 +45,17 @@ class DatabaseFile:
                 self._prepare()
             return connect(self.path, synchronous=self._synchronous, writes=writes)
 
-    def now_us(self, stored: int) -> int:
-        """Return the store's time: not before any that was told here, nor before the one that is `stored` (L8)."""
-        self._time_us = now = max(self.clock.wall_us(), stored, self._time_us)
+    def now_us(self, time_us: int, offset_us: int) -> int:
+        """Return the store's time, from what the ledger holds: not before any that was told (L8).
+
+        It goes with the time since boot, which no operator sets; all processes of the host share the offset (P15).
+        """
+        self._time_us = now = max(self.instant_us() + offset_us, time_us, self._time_us)
         return now
+
+    def instant_us(self) -> int:
+        """Return the time since boot."""
+        return self.clock.instant_ns() // 1_000
 
     def check(self) -> None:
         """Look, now and then, whether the file is still the one we opened.
@@ -83,8 +90,9 @@ class DatabaseFile:
                 if schema.is_new(con):
                     schema.create(con, index=self.index, partitions=self.partitions)
                 schema.check(con, self.path, index=self.index, partitions=self.partitions)
+                now_us = epochs.set_clock(con, instant_us=self.instant_us(), wall_us=self.clock.wall_us())
                 self._epoch = epochs.check_epoch(
-                    con, self.path, known=self._epoch, entropy=self.entropy, now_us=self.clock.wall_us()
+                    con, self.path, known=self._epoch, entropy=self.entropy, now_us=now_us
                 )
                 con.execute("COMMIT")
             finally:

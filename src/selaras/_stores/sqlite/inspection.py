@@ -103,10 +103,10 @@ def instances(con: Connection) -> tuple[Instance, ...]:
 
 def cache_stats(con: Connection, file: DatabaseFile) -> CacheStats:
     """Count the shared tier."""
-    position, before, epoch, time_us = con.execute(
-        "SELECT position, before_position, epoch, time_us FROM ledger"
+    position, before, epoch, time_us, offset_us = con.execute(
+        "SELECT position, before_position, epoch, time_us, offset_us FROM ledger"
     ).fetchone()
-    now = file.now_us(time_us)
+    now = file.now_us(time_us, offset_us)
     entries, size = con.execute(
         "SELECT count(*), coalesce(sum(length(value)), 0) FROM entries WHERE until_us = 0 OR until_us > ?", (now,)
     ).fetchone()

@@ -13,7 +13,7 @@ from selaras._stores.sqlite.connection import Connection
 
 _FIELDS: Final = (
     "position", "event_id", "before_position", "before_id", "last_mark", "tag_floor", "epoch", "counter",
-    "numbers", "effects_waiting", "serving", "arranged", "lanes", "time_us",
+    "numbers", "effects_waiting", "serving", "arranged", "lanes", "time_us", "offset_us", "slewed_us",
 )  # fmt: skip
 
 _LOAD: Final = f"SELECT {', '.join(_FIELDS)} FROM ledger"
@@ -24,6 +24,9 @@ _MARK: Final = "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)"
 _MARK_OF: Final = "SELECT position FROM marks WHERE scope = ? AND name = ?"
 _ID_AT: Final = "SELECT event_id FROM events WHERE position = ?"
 _AFTER: Final = "SELECT position, scope, name FROM events WHERE position > ? ORDER BY position"
+
+_SLEW_LOOK_US: Final = 1_000_000
+"""Time in which nothing was written counts as this much at most: readers do not slew, and shall not be far off."""
 
 _SCOPES: Final = {scope.value: scope for scope in Scope}
 
@@ -36,7 +39,8 @@ class Log:
         numbers: counts jobs, places and joinings, so that one order covers them all.
         lanes: grows when a lane was added or dropped.
         serving: grows when the set of served queues may have changed; `arranged`: up to where lines know it.
-        time_us: the latest time ever told; a clock that goes back waits for it.
+        time_us: the latest time ever told.
+        offset_us: the store's time is this and the time since boot; `slewed_us`: when it was last looked at.
     """
 
     __slots__ = (*_FIELDS, "_con", "_entropy", "_loaded")
@@ -55,6 +59,8 @@ class Log:
     arranged: int
     lanes: int
     time_us: int
+    offset_us: int
+    slewed_us: int
 
     def __init__(self, con: Connection, entropy: Entropy) -> None:
         self._con = con
@@ -66,7 +72,7 @@ class Log:
         (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
             self.epoch, self.counter, self.numbers, self.effects_waiting, self.serving,
-            self.arranged, self.lanes, self.time_us,
+            self.arranged, self.lanes, self.time_us, self.offset_us, self.slewed_us,
         ) = self._loaded = self._con.execute(_LOAD).fetchone()  # fmt: skip
 
     def save(self) -> None:
@@ -74,11 +80,18 @@ class Log:
         row = (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
             self.epoch, self.counter, self.numbers, self.effects_waiting, self.serving,
-            self.arranged, self.lanes, self.time_us,
+            self.arranged, self.lanes, self.time_us, self.offset_us, self.slewed_us,
         )  # fmt: skip
         if row != self._loaded:
             self._con.execute(_SAVE, row)
             self._loaded = row
+
+    def slew(self, instant_us: int, wall_us: int) -> None:
+        """Let the store's time come nearer to civil time: it runs up to a tenth faster or slower, and never jumps."""
+        most = min(max(0, instant_us - self.slewed_us), _SLEW_LOOK_US) // 10
+        if most:
+            self.offset_us += max(-most, min(most, wall_us - instant_us - self.offset_us))
+            self.slewed_us = instant_us
 
     def next_stamp(self, now: int) -> int:
         """Return the next fence, token or stamp (P15)."""

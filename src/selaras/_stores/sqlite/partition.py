@@ -96,22 +96,23 @@ class SqlitePartition:
         row = self._reader.first(HIT, (request.key,) * 3)
         if row is None:
             return None
-        position, event_id, epoch, last_mark, tag_floor, time_us, at, stamp, _, until_us, _, _, _, _ = row
+        position, event_id, epoch, last_mark, tag_floor, time_us, offset_us, at, stamp, _, until_us, _, _, _, _ = row
         if since.position != position or since.event_id != event_id or stamp == request.distrust:
             return None
         if at < last_mark or at < tag_floor:
             return None  # a tag or a family was voided since: ask which
-        now = self._file.now_us(time_us)
+        now = self._file.now_us(time_us, offset_us)
         if 0 < until_us <= now:
             return None
-        return ReadReply((Hit(entry_of(row[6:], now)),), News(since, epoch=epoch))
+        return ReadReply((Hit(entry_of(row[7:], now)),), News(since, epoch=epoch))
 
     def _read(self, con: Connection, requests: Sequence[ReadRequest], since: Cursor) -> ReadReply | None:
         """Look at keys in the snapshot of `con`; None: one of them needs the writer."""
-        position, event_id, before_position, before_id, epoch, last_mark, tag_floor, time_us = con.execute(
-            "SELECT position, event_id, before_position, before_id, epoch, last_mark, tag_floor, time_us FROM ledger"
+        position, event_id, before_position, before_id, epoch, last_mark, tag_floor, time_us, offset_us = con.execute(
+            "SELECT position, event_id, before_position, before_id, epoch, last_mark, tag_floor, time_us, offset_us"
+            " FROM ledger"
         ).fetchone()
-        now = self._file.now_us(time_us)
+        now = self._file.now_us(time_us, offset_us)
         looks: list[Look] = []
         for request in requests:
             cell: Any = con.execute(CELL, (request.key,) * 4).fetchone()

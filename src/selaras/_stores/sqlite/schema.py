@@ -68,7 +68,9 @@ CREATE TABLE ledger (
     epoch INTEGER NOT NULL DEFAULT 0, counter INTEGER NOT NULL DEFAULT 0, numbers INTEGER NOT NULL DEFAULT 0,
     effects_waiting INTEGER NOT NULL DEFAULT 0,
     serving INTEGER NOT NULL DEFAULT 0, arranged INTEGER NOT NULL DEFAULT 0, lanes INTEGER NOT NULL DEFAULT 0,
-    time_us INTEGER NOT NULL DEFAULT 0
+    time_us INTEGER NOT NULL DEFAULT 0,
+    -- The store's time is `offset_us` + the time since boot; `slewed_us`: when, since boot, the offset was looked at.
+    offset_us INTEGER NOT NULL DEFAULT 0, slewed_us INTEGER NOT NULL DEFAULT 0
 );
 INSERT INTO ledger (one) VALUES (1);
 

@@ -164,7 +164,8 @@ class Steps:
         """Return the store's time at the beginning of a verb: it never goes back."""
         self._jobs.clear()
         log = self._log
-        log.time_us = self._file.now_us(log.time_us)
+        log.slew(self._file.instant_us(), self._file.clock.wall_us())
+        log.time_us = self._file.now_us(log.time_us, log.offset_us)
         return log.time_us
 
     # -- jobs
