@@ -26,11 +26,12 @@ from selaras._core.jobs.job import Attempt, Settlement
 from selaras._core.jobs.states import JobEvent
 from selaras._worker.telling import tell
 
-AHEAD_NS: Final = 20_000_000
+AHEAD_NS: Final = 40_000_000
 """So much work, as far as recent bodies were short, waits here ready to start: it hides the turn's latency, and no
-job waits behind others much longer than it would have waited in the store."""
+job waits behind others much longer than it would have waited in the store. Half of it made turns a third smaller
+and cost a tenth more of the processor a job."""
 
-AHEAD_MOST: Final = 500
+AHEAD_MOST: Final = 1_000
 AGAIN_NS: Final = 200_000_000
 """A body that swallowed a cancel is cancelled again after so long."""
 

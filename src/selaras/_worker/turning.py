@@ -45,10 +45,10 @@ from selaras._worker.telling import tell
 from selaras._worker.waiting import Alarm
 
 IN_FLIGHT_MOST: Final = 2
-GATHER_NS: Final = 10_000_000
+GATHER_NS: Final = 20_000_000
 """Under load, ends are gathered for about so long before a turn carries them."""
 
-GATHER_MOST: Final = 300
+GATHER_MOST: Final = 500
 SECOND_AFTER_NS: Final = 3_000_000
 """A turn that is unanswered for so long is far away, and a second one may follow it."""
 
