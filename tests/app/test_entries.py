@@ -90,8 +90,34 @@ async def test_a_scope_whose_entry_was_cut_off_is_answered_for_no_longer(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    opening.go.set()
 
-    assert named(holder, slot.partition) == ()
+    async with asyncio.timeout(5):
+        while named(holder, slot.partition):
+            await asyncio.sleep(0.001)
+    # Ended in order, not left to its lease: nothing was written.
+    assert await app.process().store.partitions[slot.partition].intents(slot.key) == ()
+
+
+async def test_a_scope_that_could_not_be_asked_for_is_answered_for_no_longer(
+    app: Selaras, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.cached
+    async def price(id: int) -> int:
+        return id
+
+    async def away(*_: Any) -> Any:
+        raise StoreUnavailable("busy")
+
+    slot = price.key(1).slot
+    holder = await holder_of(app)
+    monkeypatch.setattr(app.process().store.partitions[slot.partition], "open_scope", away)
+    with pytest.raises(StoreUnavailable):
+        await price.key(1).writing().__aenter__()
+
+    async with asyncio.timeout(5):
+        while named(holder, slot.partition):
+            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("failure", ["away", "refused"])

@@ -112,11 +112,13 @@ class Writing:
         for _ in range(2):
             holder = await process.holder(process.settings.lease)
             holder.asks(home, job.id)
+            sent_ns = process.clock.instant_ns()
+            partition = process.store.partitions[home]
+            asking = own_task(partition.open_scope(holder.instance.id, job, process.since(home)))
             try:
-                sent_ns = process.clock.instant_ns()
-                grant = await process.store.partitions[home].open_scope(holder.instance.id, job, process.since(home))
+                grant = await asyncio.shield(asking)
             except BaseException:
-                holder.abandon(home, job.id)  # it may have been granted: nobody will ever end it
+                own_task(self._undo(process, holder, job, asking))  # it may be granted yet, and nobody would end it
                 raise
             process.heard(home, grant.news, sent_ns)
             if grant.fence:
@@ -125,6 +127,19 @@ class Writing:
             holder.ended(home, job.id)
             holder.lost = True  # the store forgot this instance, as after a pause longer than its lease: enrol anew
         raise LeaseLost(f"no lease could be had for writing {self._names()}: write nothing")
+
+    async def _undo(self, process: Process, holder: Holder, job: NewJob, asking: asyncio.Task[Grant]) -> None:
+        """Nobody waits for the scope any more: end it as soon as it is there."""
+        home = self._slots[0].partition
+        try:
+            grant = await asking
+            if grant.fence:
+                failed = Settlement(job.id, grant.fence, JobEvent.FAIL, writes=job.writes, serves=job.serves)
+                await settle(process, holder, home, failed)
+        except StoreUnavailable:
+            pass  # whoever entered has met it, too
+        finally:
+            holder.abandon(home, job.id)
 
     async def _plant_elsewhere(self, process: Process, holder: Holder, owner: Owner, own: Mapping[str, Slot]) -> None:
         for index in sorted({slot.partition for slot in own.values()} - {owner.home}):
