@@ -21,7 +21,7 @@ from selaras._contracts.store import Store
 from selaras._core.cache.freshness import Level
 from selaras._core.codec import codec_of
 from selaras._stores.memory import MemoryStore
-from selaras._stores.sqlite import SqliteStore
+from selaras._stores.sqlite.store import SqliteStore
 from selaras._worker.system import system_clock, system_entropy
 
 RUNS = 15

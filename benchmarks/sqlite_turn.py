@@ -19,8 +19,8 @@ from selaras._core.cache.entry import Miss
 from selaras._core.jobs.job import Claim, NewJob, Put, Settlement
 from selaras._core.jobs.states import JobEvent
 from selaras._core.positions import START
-from selaras._stores.sqlite import SqliteStore
 from selaras._stores.sqlite.partition import SqlitePartition
+from selaras._stores.sqlite.store import SqliteStore
 from selaras._worker.system import system_clock
 
 BATCH = 100

@@ -10,7 +10,7 @@ from tests.clock import VirtualClock
 
 from selaras._contracts.store import Store
 from selaras._stores.memory import MemoryStore
-from selaras._stores.sqlite import SqliteStore
+from selaras._stores.sqlite.store import SqliteStore
 
 KINDS: Final = ("memory-1", "memory-4", "sqlite-1", "sqlite-4")
 

@@ -23,7 +23,7 @@ from selaras._core.errors import NotEncodable
 from selaras._core.jobs.job import Put
 from selaras._core.jobs.states import JobEvent
 from selaras._stores.memory import MemoryStore
-from selaras._stores.sqlite import SqliteStore
+from selaras._stores.sqlite.store import SqliteStore
 from selaras._worker.system import system_clock
 
 

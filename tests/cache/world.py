@@ -28,7 +28,7 @@ from selaras._core.jobs.states import JobEvent
 from selaras._core.positions import START
 from selaras._core.routing import partition_of
 from selaras._stores.memory import MemoryStore
-from selaras._stores.sqlite import SqliteStore
+from selaras._stores.sqlite.store import SqliteStore
 
 LEASE_US = 15 * SECOND
 

@@ -13,7 +13,7 @@ from random import Random
 from tests.clock import START_US, VirtualClock
 from tests.conformance.world import GRACE, LEASE, World, job
 
-from selaras._stores.sqlite import SqliteStore
+from selaras._stores.sqlite.store import SqliteStore
 
 REAPERS = 8
 ROUNDS = 3

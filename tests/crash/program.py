@@ -19,7 +19,7 @@ from tests.worker.host import PlainHost, PlainRun, Task
 
 from selaras._contracts.host import Mode
 from selaras._core.events import WorkerEvent
-from selaras._stores.sqlite import SqliteStore
+from selaras._stores.sqlite.store import SqliteStore
 from selaras._worker.fleet import follow_fleet
 from selaras._worker.loops import run
 from selaras._worker.system import system_clock, system_entropy

@@ -36,7 +36,7 @@ from selaras._core.jobs.job import (
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START, Cursor
 from selaras._stores.memory import MemoryStore
-from selaras._stores.sqlite import SqliteStore
+from selaras._stores.sqlite.store import SqliteStore
 
 IDS = [f"job-{n}" for n in range(14)]
 KEYS = [f"key-{n}" for n in range(4)]

@@ -17,8 +17,8 @@ import pytest
 from selaras._contracts.partition import HeartbeatRequest, Instance, Invalidation, JobFilter, ReadRequest, TurnRequest
 from selaras._core.jobs.job import Attempt, Fate, NewJob
 from selaras._core.positions import START
-from selaras._stores.sqlite import SqliteStore
 from selaras._stores.sqlite.file import CommitSign
+from selaras._stores.sqlite.store import SqliteStore
 from selaras._worker.system import SystemClock
 
 SCRIPT = """
@@ -26,7 +26,7 @@ import asyncio, sys
 from selaras._contracts.partition import Instance, TurnRequest
 from selaras._core.jobs.job import NewJob
 from selaras._core.positions import START
-from selaras._stores.sqlite import SqliteStore
+from selaras._stores.sqlite.store import SqliteStore
 from selaras._worker.system import SystemClock
 
 async def main(path, who, count):
@@ -220,7 +220,7 @@ from selaras._contracts.partition import JobFilter
 from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import NewJob
 from selaras._core.positions import START
-from selaras._stores.sqlite import SqliteStore
+from selaras._stores.sqlite.store import SqliteStore
 from selaras._worker.system import SystemClock
 
 async def main(path):

@@ -245,7 +245,7 @@ class Selaras:
             ConfigurationError: `line` names none.
         """
         name: object = line.name if isinstance(line, Key) else line
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
             raise ConfigurationError(f"lock({line!r}): give the name of a line, such as 'mail:7', or a key")
         return Lock(self._program, name, lease=lease, timeout=timeout)
 

@@ -83,7 +83,7 @@ def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy
         from selaras._stores.memory.store import MemoryStore
 
         return MemoryStore(clock, partitions=count, entropy=entropy)
-    from selaras._stores.sqlite import SqliteStore
+    from selaras._stores.sqlite.store import SqliteStore
 
     match address.options.get("synchronous", "normal"):
         case ("normal" | "full") as synchronous:

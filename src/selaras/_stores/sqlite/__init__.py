@@ -1,5 +1,1 @@
 """The embedded store: a partition a SQLite file, shared by the processes of one machine, with no server at all."""
-
-from selaras._stores.sqlite.store import SqliteStore
-
-__all__ = ["SqliteStore"]

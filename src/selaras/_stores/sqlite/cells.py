@@ -286,8 +286,10 @@ class Cells:
 
     def _valid(self, cell: Any, now: int) -> StoredEntry | None:
         """Return the entry of a cell, unless its time is over, a tag or its family was voided, or it is below the floor."""
-        row: StoredEntry | tuple[None, ...] = cell[4:]
-        if row[0] is None or 0 < row[3] <= now or self._log.voided_after(row[0], row[4], tags_of(row[6])):
+        if cell[4] is None:
+            return None
+        row: StoredEntry = cell[4:]
+        if 0 < row[3] <= now or self._log.voided_after(row[0], row[4], tags_of(row[6])):
             return None
         return None if _below(row[5], cell[1]) else row
 

@@ -50,7 +50,8 @@ def job(con: Connection, id: str) -> JobRecord | None:
 
 def jobs(con: Connection, which: JobFilter) -> JobPage:
     """List jobs of kind `task`, newest first."""
-    wanted, given = [IS_TASK], []
+    wanted = [IS_TASK]
+    given: list[str] = []
     if which.states:
         wanted.append(f"{rows.STATE} IN ({among(which.states)})")
     for column, value in (("queue", which.queue), ("task", which.task)):
