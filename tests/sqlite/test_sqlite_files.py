@@ -30,8 +30,9 @@ from selaras._core.errors import NotEncodable, StoreMismatch, StoreUnavailable
 from selaras._core.jobs.job import Attempt, NewJob, Put
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
-from selaras._stores.sqlite import SqliteStore, epochs, plans
+from selaras._stores.sqlite import epochs, plans
 from selaras._stores.sqlite.partition import SqlitePartition
+from selaras._stores.sqlite.store import SqliteStore
 
 
 @asynccontextmanager
@@ -124,6 +125,32 @@ async def fill(partition: SqlitePartition, key: str) -> None:
     assert isinstance(look, Miss)
     await partition.fill([Fill(Put(key, b"v", 1), look.token)], START)
     assert isinstance((await partition.read([ReadRequest(key)], START)).looks[0], Hit)
+
+
+async def test_a_copy_put_back_in_place_begins_a_new_epoch(folder: Path, clock: VirtualClock) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock) as partition:
+        await fill(partition, "k")
+    saved = path.read_bytes()
+    async with opened(path, clock) as partition:
+        await partition.invalidate(Invalidation(("k",)), START)
+        look = (await partition.read([ReadRequest("k", "", SECOND)], START)).looks[0]
+        assert isinstance(look, Miss)
+
+    path.write_bytes(saved)
+    async with opened(path, clock) as partition:
+        again = (await partition.read([ReadRequest("k", "", SECOND)], START)).looks[0]
+
+    assert isinstance(again, Miss)
+    assert again.token > look.token
+
+
+async def test_a_file_opened_again_goes_on_in_its_epoch(folder: Path, clock: VirtualClock) -> None:
+    for _ in range(3):
+        async with opened(folder / "s.db", clock) as partition:
+            await partition.enqueue([NewJob(id="a", task="work")], START)
+            await partition.read([ReadRequest("k", "", SECOND)], START)
+            assert (await partition.cache_stats()).epoch == 0
 
 
 @pytest.mark.parametrize("how", ["another boot", "another file"])

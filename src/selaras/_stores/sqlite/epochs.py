@@ -1,7 +1,9 @@
 """Notices that a partition lost its memory, and begins a new epoch (P20).
 
 A file that was restored from a copy has another inode, and one that went through a crash of its host may have
-lost its last commits: both show as a difference from what the file itself remembers.
+lost its last commits: both show as a difference from what the file itself remembers. A copy that was put back in
+place, with the same inode, shows by its counter: it stands below the mark in a small file beside it (`<path>-mark`),
+which is written about once a second. Not noticed is a copy that is younger than the last mark of a process that crashed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from selaras._contracts.clock import Entropy
+from selaras._contracts.limits import EPOCH_SHIFT
 from selaras._stores.sqlite.connection import Connection
 
 _BEHIND_US: Final = 1_000_000
@@ -41,23 +44,47 @@ def identity(path: Path) -> str:
     return f"{stat.st_dev}:{stat.st_ino}"
 
 
+def mark_of(path: Path) -> int:
+    """Return the counter that the file had reached for certain; 0: nobody noted one."""
+    try:
+        return int(_mark_path(path).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def set_mark(path: Path, counter: int) -> None:
+    """Note that what is committed has reached this counter."""
+    try:
+        _mark_path(path).write_text(f"{counter}\n")
+    except OSError:  # a copy put back in place may go unnoticed, and nothing else
+        pass
+
+
+def _mark_path(path: Path) -> Path:
+    return Path(f"{path}-mark")
+
+
 def check_epoch(con: Connection, path: Path, *, known: int, entropy: Entropy, now_us: int) -> int:
-    """Begin a new epoch if the file's marks are not the live ones, or its epoch is below `known`. Returns the epoch.
+    """Begin a new epoch if the file's marks are not the live ones, or its epoch or counter are behind. Returns the epoch.
 
     Inside the caller's transaction.
     """
     live = live_marks(path)
     stored = dict(con.execute("SELECT name, value FROM meta WHERE name IN ('boot', 'file')"))
-    epoch = int(con.execute("SELECT epoch FROM ledger").fetchone()[0])
-    if stored and (stored != live or epoch < known):
-        epoch = max(epoch + 1, known)
+    epoch, counter = con.execute("SELECT epoch, counter FROM ledger").fetchone()
+    marked = mark_of(path)
+    if stored and (stored != live or epoch < known or counter < marked):
+        # Above every epoch that the lost part may have had: its fences and positions must not come again.
+        epoch = max(epoch + 1, known, (marked >> EPOCH_SHIFT) + (counter < marked))
         begin_epoch(con, epoch, event_id=entropy.getrandbits(63), now_us=now_us)
     elif not stored and known:
         epoch = known
         begin_epoch(con, epoch, event_id=entropy.getrandbits(63), now_us=now_us)
+    # What the mark was noted for is over: whatever is stamped from here on stands above it.
+    con.execute("UPDATE ledger SET counter = max(counter, ?)", (epoch << EPOCH_SHIFT,))
     if stored != live:
         con.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(live.items()))
-    return epoch
+    return int(epoch)
 
 
 def set_clock(con: Connection, *, instant_us: int, wall_us: int) -> int:

@@ -16,6 +16,9 @@ from selaras._stores.sqlite.connection import Connection, DatabaseError, begin, 
 LOOK_EVERY_NS: Final = 200_000_000
 """How often a file is looked at, to see that it is still the one we opened."""
 
+MARK_EVERY_NS: Final = 1_000_000_000
+"""How often it is noted how far the file has come."""
+
 _INDEX_HEADER_BYTES: Final = 48
 
 
@@ -37,6 +40,8 @@ class DatabaseFile:
         self._epoch = 0
         self._looked_ns = 0
         self._time_us = 0
+        self._reached = 0  # the highest counter that was committed here
+        self._marked_ns = 0
 
     def open(self, *, writes: bool) -> Connection:
         """Open a connection; the first one creates or checks the file. Raises StoreUnavailable, StoreMismatch."""
@@ -74,12 +79,26 @@ class DatabaseFile:
                 "nothing was done; the next call begins with the file that is there now"
             )
 
+    def reached(self, counter: int) -> None:
+        """Note, now and then, how far the file has come: a commit has brought it here."""
+        self._reached = max(self._reached, counter)
+        now_ns = self.clock.instant_ns()
+        if not 0 <= now_ns - self._marked_ns < MARK_EVERY_NS:
+            self.mark(now_ns)
+
+    def mark(self, now_ns: int = 0) -> None:
+        """Write down how far the file has come."""
+        self._marked_ns = now_ns
+        if self._identity and self._reached > epochs.mark_of(self.path):
+            epochs.set_mark(self.path, self._reached)
+
     def forget(self, *, is_another: bool = False) -> None:
         """Prepare the file anew before its next use, in a new epoch if it is another file than before."""
         with self._lock:
             if self._identity:
                 self._identity = ""
                 self._epoch += is_another
+                self._reached = 0
                 self.generation += 1
 
     def _prepare(self) -> None:

@@ -149,6 +149,11 @@ class Steps:
             self._jobs.forget_running()
             self._log.load()
 
+    @property
+    def counter(self) -> int:
+        """The partition's counter, as it was saved."""
+        return self._log.counter
+
     def save(self) -> None:
         """The transaction is about to be committed."""
         self._jobs.save()

@@ -114,6 +114,7 @@ class Writer:
         with self._link.lock:
             if self._link.is_open:
                 self._copy_log()
+                self._file.mark(self._file.clock.instant_ns())
             self._link.drop()
 
     # -- who runs it
@@ -232,6 +233,7 @@ class Writer:
                 except (SelarasError, DatabaseError) as again:
                     self._fail([asked], again)
             return
+        self._file.reached(steps.counter)
         for address in steps.rings:
             self._ring(address)
         steps.rings.clear()
