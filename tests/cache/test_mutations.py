@@ -93,7 +93,7 @@ def settled_values_take_the_replys_tail(patch: Patch) -> None:
 
 def answers_leave_no_floor(patch: Patch) -> None:
     patch.setattr(Floors, "lift", lambda self, key, now_ns: None)
-    patch.setattr(LocalTier, "lift", lambda self, key, now_ns: None)
+    patch.setattr(LocalTier, "lift", lambda self, key, now_ns, **_: None)
 
 
 def older_replaces_newer(patch: Patch) -> None:

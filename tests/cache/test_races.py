@@ -229,7 +229,7 @@ async def test_q7_a_zombie_stores_nothing(world: World) -> None:
     world.advance(16)  # its lease runs out
     await b.enroll()
     await partition.tend(100)
-    world.advance(3)
+    world.advance(8)
     await partition.tend(100)
     _, claims, _, received = await b.turn(0, limit=1)
     again = b.session(claims[0], 0, received, [slot])

@@ -150,7 +150,7 @@ class Cache:
     def _drop_keys(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._local.drop(key)
-            self._local.lift(key, self.instant())
+            self._local.lift(key, self.instant(), answered=False)
 
     def settled(self, session: Session, settled: Settled, *, partition: int, sent_ns: int) -> None:
         """Hear what became of a session's settle, after its news: puts that were stored enter the local tier, each at
