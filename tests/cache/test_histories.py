@@ -240,7 +240,7 @@ async def test_histories_find_a_rule_that_is_taken_out(
 ) -> None:
     rule(monkeypatch)
 
-    for seed in range(60):
+    for seed in range(240):
         if (await run(seed, tmp_path)).faults:
             return
 
