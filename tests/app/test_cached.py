@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from tests.app.work import work, working
 
-from selaras import ConfigurationError, Read, Selaras
+from selaras import ConfigurationError, JobFailed, NotEncodable, Read, Selaras
 
 
 async def test_every_spelling_of_a_call_is_one_key(app: Selaras) -> None:
@@ -346,6 +346,33 @@ async def test_a_put_that_cannot_be_stored_voids(app: Selaras) -> None:
     async def price(id: int) -> int:
         return id
 
-    async with price.key(1).writing():
-        await price.key(1).put("text")  # type: ignore[arg-type]
+    with pytest.raises(NotEncodable, match="price:1"):
+        async with price.key(1).writing():
+            await price.key(1).put("text")  # type: ignore[arg-type]
     assert await price(1) == 1
+
+
+async def test_a_value_that_is_none_of_the_familys_is_refused_and_the_key_is_void(app: Selaras) -> None:
+    table = {1: 1}
+
+    @app.cached(fresh="strict")
+    async def price(id: int) -> int:
+        return table[id]
+
+    @app.task(writes=price, retries=0)
+    async def reprice(id: int, value: object) -> None:
+        table[id] = 3
+        await price.key(id).put(value)  # type: ignore[arg-type]
+
+    assert await price(1) == 1
+    table[1] = 2
+    for value in (object(), "two"):
+        with pytest.raises(NotEncodable, match="price:1"):
+            await price.key(1).put(value)  # type: ignore[arg-type]
+    assert await price(1) == 2
+
+    job = await reprice.enqueue(1, "three")
+    await work(app)
+    with pytest.raises(JobFailed, match="NotEncodable: price:1"):
+        await job.result(timeout=10)
+    assert await price(1) == 3

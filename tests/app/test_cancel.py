@@ -122,3 +122,21 @@ async def test_a_held_child_is_cancelled_before_it_exists(app: Selaras) -> None:
     await work(app)
 
     assert ran == ["kept"]
+
+
+async def test_the_reason_of_a_cancel_is_kept_whatever_the_job_was_doing(app: Selaras) -> None:
+    @app.task
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    waiting, running = await endless.options(delay=60).enqueue(), await endless.enqueue()
+    await waiting.cancel("the order was withdrawn")
+    async with working(app):
+        while (await running.info()).state is not JobState.RUNNING:
+            await asyncio.sleep(0.01)
+        await running.cancel("the order was withdrawn")
+        for job in (waiting, running):
+            with pytest.raises(JobCancelled, match="the order was withdrawn"):
+                await job.result(timeout=10)
+
+    assert (await running.info()).reason == "the order was withdrawn"

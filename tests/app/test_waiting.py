@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.app.work import work, working
 
-from selaras import JobFailed, ResultExpired, Selaras, UnknownJob
+from selaras import JobCancelled, JobFailed, ResultExpired, Selaras, UnknownJob
 from selaras._core.jobs.states import JobState
 
 
@@ -95,7 +95,7 @@ async def test_a_timeout_says_that_the_job_goes_on(app: Selaras) -> None:
         return 1
 
     job = await one.options(delay=60).enqueue()
-    with pytest.raises(TimeoutError, match="goes on"):
+    with pytest.raises(TimeoutError, match="it is scheduled in queue 'default'"):
         await job.result(timeout=0.02)
 
 
@@ -158,3 +158,27 @@ async def test_whoever_was_told_of_an_end_reads_nothing_older(app: Selaras) -> N
             for id, job in enumerate(jobs):
                 await job.result(timeout=10)
                 assert await price(id) == round_
+
+
+async def test_a_timeout_says_how_the_job_stands_and_what_it_lacks(app: Selaras) -> None:
+    @app.task
+    async def nobody() -> None: ...
+
+    ready, later = await nobody.enqueue(), await nobody.options(delay=60, queue="odd").enqueue()
+
+    with pytest.raises(
+        TimeoutError, match=r"it is ready in queue 'default', and no worker serves it; .*: selaras worker"
+    ):
+        await ready.result(timeout=0.05)
+    with pytest.raises(TimeoutError, match=r"it is scheduled in queue 'odd', and no worker serves it; .* -q odd"):
+        await later.result(timeout=0.05)
+
+
+async def test_a_job_after_one_that_never_was_says_so(app: Selaras) -> None:
+    @app.task
+    async def follower() -> None: ...
+
+    job = await follower.options(after="abc").enqueue()
+
+    with pytest.raises(JobCancelled, match="parent abc is not known: never enqueued, or no longer kept"):
+        await job.result(timeout=10)

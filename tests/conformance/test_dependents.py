@@ -179,7 +179,7 @@ async def test_the_end_of_a_failed_parent_s_retention_cancels_its_dependents(wor
     await world.pass_time(SECOND)
 
     assert await world.states(B, C) == [CANCELLED, CANCELLED]
-    assert (await world.record(B)).reason == f"parent {A} deleted"
+    assert (await world.record(B)).reason == f"parent {A} is not known: never enqueued, or no longer kept"
     assert (await world.record(C)).reason == f"parent {B} cancelled"
 
 

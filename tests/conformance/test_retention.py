@@ -212,7 +212,7 @@ async def test_a_purged_job_frees_its_line_and_tells_its_dependents(world: World
     await world.home.purge([READY], "default", 10)
 
     assert await world.states(B, C, D) == [READY, JobState.CANCELLED, READY]
-    assert (await world.record(C)).reason == f"parent {A} deleted"
+    assert (await world.record(C)).reason == f"parent {A} is not known: never enqueued, or no longer kept"
 
 
 async def test_a_purge_of_a_parent_and_its_child_together_counts_both(world: World) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from selaras import ConfigurationError, Fail, JobState, Read, Retry, Secret, Selaras, Snooze, current_job
+from selaras import ConfigurationError, Fail, JobState, Read, Retry, Secret, Selaras, Snooze, WouldDeadlock, current_job
 from selaras.blocking import Selaras as Blocking
 from selaras.testing import Harness, harness
 
@@ -358,3 +358,25 @@ async def test_the_harness_is_typed(selaras_harness: Harness) -> None:
 @pytest.fixture
 def selaras_app() -> Selaras:
     return app
+
+
+async def test_waiting_for_a_job_that_nobody_runs_is_refused_at_once() -> None:
+    async with harness(app) as t:
+        ready = await reprice.enqueue(42)
+        later = await reprice.options(delay="1h").enqueue(43)
+
+        with pytest.raises(WouldDeadlock, match=r"is ready; call `await t\.run\(\)` first"):
+            await ready.result()
+        with pytest.raises(WouldDeadlock, match=r"is scheduled; call `await t\.advance\(\.\.\.\)` first"):
+            await later.result()
+        await t.run()
+        await ready.result()
+
+
+async def test_a_job_that_another_task_runs_is_waited_for() -> None:
+    async with harness(app) as t:
+        waiting = asyncio.create_task((await reprice.enqueue(42)).result())
+        await asyncio.sleep(0.05)
+        await t.run()
+
+        assert await waiting

@@ -95,7 +95,10 @@ class Key(Generic[V]):
         """Store a value when the job or scope that writes this key succeeds.
 
         Anywhere else it voids what is cached: two writers could come in the other order here than in the datastore
-        (P8). So does a value that cannot be stored.
+        (P8).
+
+        Raises:
+            NotEncodable: the value cannot be stored, or is none of the family's; what is cached is voided all the same.
         """
         process = self._program.process()
         await process.open()

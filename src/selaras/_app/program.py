@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from selaras._app.middleware import Middleware, checked_middleware
@@ -13,6 +13,7 @@ from selaras._app.registry import Registry
 from selaras._app.resources import Resources
 from selaras._app.settings import Settings, SettingValues, settings_from
 from selaras._core.errors import ConfigurationError
+from selaras._core.jobs.job import JobRecord
 from selaras._worker.system import system_clock, system_entropy
 
 
@@ -21,6 +22,8 @@ class Program:
 
     Attributes:
         around_enqueue, around_run: the middleware that overrides each; what isn't overridden costs nothing.
+        while_waiting: told of each look at a job that somebody waits for, and for how many seconds they have; what it
+            raises ends the wait. For tests.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class Program:
         self.around_enqueue = tuple(m for m in middleware if _overrides(m, "enqueue"))
         self.around_run = tuple(m for m in middleware if _overrides(m, "run"))
         self.app: object = None
+        self.while_waiting: Callable[[JobRecord, float], None] | None = None
 
     def process(self) -> Process:
         """Return what this process has open, or will at first need."""

@@ -20,6 +20,7 @@ from selaras._core.errors import (
     ParentFailed,
     ResultExpired,
     SelarasError,
+    StoreUnavailable,
     UnknownJob,
     WouldDeadlock,
 )
@@ -57,24 +58,29 @@ def refuse_deadlock(held: Session | None, id: str) -> None:
 async def wait_for_result(program: Program, id: str, home: int, timeout_us: int | None, *, known: bool) -> Any:
     """Return a job's result, or raise what became of it. See `Job.result`."""
     waited = False
+    seen: list[JobRecord] = []
     try:
         async with asyncio.timeout(None if timeout_us is None else timeout_us / 1_000_000):
             process = program.process()
             await process.open()
-            record = await _ended(program, process, id, home, known=known)
+            record = await _ended(program, process, id, home, seen, known=known)
             waited = True
     except TimeoutError:
         if waited:
             raise
-        raise TimeoutError(f"job {id} had not ended after {(timeout_us or 0) / 1_000_000:g} s; it goes on") from None
+        said = await _stands(program, seen[-1]) if seen else "it goes on"
+        raise TimeoutError(f"job {id} had not ended after {(timeout_us or 0) / 1_000_000:g} s; {said}") from None
     return _result_of(program, record)
 
 
-async def _ended(program: Program, process: Process, id: str, home: int, *, known: bool) -> JobRecord:
-    """Return the record of a job that has ended, heard with the log up to its end."""
+async def _ended(
+    program: Program, process: Process, id: str, home: int, seen: list[JobRecord], *, known: bool
+) -> JobRecord:
+    """Return the record of a job that has ended, heard with the log up to its end. `seen`: as it was last seen."""
     began_ns = process.clock.instant_ns()
     lonely_looked = False
     pause_s = _POLL_LEAST_S
+    paused_s = 0.0
     with process.ends.watch(id) as watch:
         # Subscribed first, then looked: an end in between is never missed.
         while True:
@@ -86,6 +92,7 @@ async def _ended(program: Program, process: Process, id: str, home: int, *, know
                 _missing(process, id, known=known, waited_s=waited_s)
             else:
                 known = True
+                seen[:] = (record,)
                 if record.state in _OVER:
                     return record
                 if record.line and held_here(record.line):
@@ -94,10 +101,13 @@ async def _ended(program: Program, process: Process, id: str, home: int, *, know
                     )
                 if record.stuck_on:
                     raise await _parent_failed(process, record)
+                if program.while_waiting is not None:
+                    program.while_waiting(record, paused_s)
                 if waited_s >= _LONELY_S and not lonely_looked:
                     lonely_looked = True
                     await _tell_if_lonely(program, process, record)
             await watch.wait(pause_s)
+            paused_s += pause_s
             pause_s = min(pause_s * _GROWTH, max(_POLL_MOST_S, len(process.ends) * _POLL_LEAST_S / 10))
 
 
@@ -181,22 +191,34 @@ def _result_of(program: Program, record: JobRecord) -> Any:
 
 
 async def _tell_if_lonely(program: Program, process: Process, record: JobRecord) -> None:
-    """Say which queue has no worker, where, and what starts one."""
+    """Say which queue has no worker, where, and what starts one; once a queue."""
     if record.state not in (JobState.READY, JobState.HELD) or not process.ends.may_tell(record.queue):
         return
+    lacking = await _lacking(program, process, record)
+    if lacking:
+        _log.warning("job %s waits in queue %r of %s, %s", record.id, record.queue, process.store.url, lacking)
+
+
+async def _lacking(program: Program, process: Process, record: JobRecord) -> str:
+    """Say that nobody can run a job, and what starts who can; "" if somebody can."""
     instances = [one for partition in process.store.partitions for one in await partition.instances()]
     serving = [one for one in instances if record.queue in one.queues]
     if any(not one.tasks or record.task in one.tasks for one in serving):
-        return
+        return ""
     lacking = f"and no worker that serves it knows task {record.task!r}" if serving else "and no worker serves it"
-    _log.warning(
-        "job %s waits in queue %r of %s, %s; start one with: %s",
-        record.id,
-        record.queue,
-        process.store.url,
-        lacking,
-        worker_command(program, record.queue),
-    )
+    return f"{lacking}; start one with: {worker_command(program, record.queue)}"
+
+
+async def _stands(program: Program, record: JobRecord) -> str:
+    """Say how a job stood when somebody gave up waiting for it."""
+    if record.state is JobState.RUNNING:
+        return "it goes on"
+    try:
+        lacking = await _lacking(program, program.process(), record)
+    except StoreUnavailable:
+        lacking = ""
+    where = f"it is {record.state.value} in queue {record.queue!r}"
+    return f"{where}, {lacking}" if lacking else f"{where}, and goes on"
 
 
 def worker_command(program: Program, queue: str) -> str:

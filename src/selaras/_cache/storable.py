@@ -9,6 +9,7 @@ from selaras._cache.family import Slot
 from selaras._cache.local import NEVER, LocalEntry, size_of
 from selaras._core.cache.events import CacheEvent, Unstorable
 from selaras._core.codec import checksum
+from selaras._core.errors import NotEncodable
 from selaras._core.jobs.job import Put
 
 
@@ -25,6 +26,17 @@ class Storable:
         except Exception as error:  # noqa: BLE001 - a value's own methods may raise anything; a read must not break
             self._refuse(slot, error)
             return None
+
+    def encoded(self, slot: Slot, value: Any) -> tuple[bytes | None, NotEncodable | None]:
+        """Return the value's bytes, or why it has none: for whoever must be told."""
+        try:
+            return slot.family.codec.encode(value, path=slot.key), None
+        except NotEncodable as error:
+            return None, error
+        except Exception as error:  # noqa: BLE001 - a value's own methods may raise anything
+            refused = NotEncodable(f"{slot.key}: {type(error).__name__}: {error}")
+            refused.__cause__ = error
+            return None, refused
 
     def put_of(self, slot: Slot, value: Any, data: bytes | None) -> Put | None:
         """Return what the shared tier is given, or None if the value is not to be stored."""

@@ -43,14 +43,23 @@ class Voiding:
         self._drop_joins = drop_joins
 
     async def put(self, slot: Slot, value: Any, session: Session | None) -> None:
-        """Keep a value for the settle of the session whose intent stands there; else void the key (P8)."""
+        """Keep a value for the settle of the session whose intent stands there; else void the key (P8).
+
+        Raises:
+            NotEncodable: it cannot be stored. The key is voided all the same: the datastore has changed.
+        """
+        data, refused = self._storable.encoded(slot, value)
         owner = session.owner_of(slot.key) if session else None
         if session is None or owner is None:
-            version = self._version(slot, value)
+            version = None if refused else self._version(slot, value)
             await self.void([slot], versions=() if version is None else ((slot, version),), session=session)
+            if refused:
+                raise refused
             return
         owner.preimages.pop(slot.key, None)
-        data = self._storable.bytes_of(slot, value)
+        if refused:
+            owner.puts.pop(slot.key, None)
+            raise refused
         put = self._storable.put_of(slot, value, data)
         if put is None or owner is not session.scope():
             # Not to be stored; or put in a scope within the owner's, which may yet be rolled back while the owner

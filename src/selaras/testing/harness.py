@@ -24,12 +24,13 @@ from selaras._app.task import BlockingTask, Task
 from selaras._contracts.host import Mode
 from selaras._contracts.partition import HeartbeatRequest
 from selaras._core.durations import Duration, duration_us
-from selaras._core.errors import ConfigurationError
+from selaras._core.errors import ConfigurationError, WouldDeadlock
+from selaras._core.jobs.job import JobRecord
 from selaras._core.jobs.states import JobState
 from selaras._core.outcomes import Outcome
 from selaras._stores.memory.store import MemoryStore
 from selaras.testing.clock import VirtualClock
-from selaras.testing.seen import JobError, SeenJob, say_call, say_jobs, seen_jobs
+from selaras.testing.seen import JobError, SeenJob, at_once, say_call, say_jobs, seen_jobs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +41,9 @@ _STILL_S: Final = 0.2
 """Time stands still while jobs run, so that a test can tell instants exactly. Whoever still waits after so long (a body
 that polls, one that sleeps by the app's clock) waits for time itself: then it flows."""
 _FLOW_S: Final = 0.005
+_WAITS: Final = (JobState.READY, JobState.HELD, JobState.SCHEDULED, JobState.BLOCKED)
+_OTHERS_S: Final = 1.0
+"""Whoever waits for a job beside other tasks gives them so long to run it."""
 
 
 class Harness:
@@ -111,6 +115,30 @@ class Harness:
         self._undo.enter_context(program.processes.standing_in(self._process))
         self._undo.enter_context(self._listening())
         self._undo.enter_context(self._here())
+        self._undo.enter_context(self._watching())
+
+    @contextmanager
+    def _watching(self) -> Generator[None]:
+        program = self.app.program
+        program.while_waiting = self._refuse_waiting
+        try:
+            yield
+        finally:
+            program.while_waiting = None
+
+    def _refuse_waiting(self, record: JobRecord, waited_s: float) -> None:
+        """Jobs run when the test says so: waiting for one would be for ever, unless somebody else may say it yet."""
+        served = (one for partition in self._store.partitions for one in at_once(partition.instances()))
+        if record.state not in _WAITS or any(record.queue in one.queues for one in served):
+            return
+        alone = len(asyncio.all_tasks()) == 1
+        if not alone and waited_s < _OTHERS_S:
+            return
+        verb = "advance(...)" if record.state is JobState.SCHEDULED else "run()"
+        call = f"t.sync.{verb}" if self._blocking else f"await t.{verb}"
+        raise WouldDeadlock(
+            f"job {record.id} is {record.state.value}; call `{call}` first: in a test nobody else runs it"
+        )
 
     @contextmanager
     def _listening(self) -> Generator[None]:

@@ -61,9 +61,9 @@ class Unstorable(Struct, frozen=True):
 
 
 class Cancelled(Struct, frozen=True):
-    """Somebody cancelled the job."""
+    """Somebody cancelled the job. `reason`: by default what they gave, which the store keeps."""
 
-    reason: str = "cancelled"
+    reason: str = ""
 
 
 class Released(Struct, frozen=True):

@@ -106,9 +106,7 @@ class Floors:
         """The keys they are for."""
         return tuple(key for key, _ in (*self.versions, *self.closes))
 
-    def of(
-        self, keys: Callable[[str], bool]
-    ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
+    def of(self, keys: Callable[[str], bool]) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
         """Return versions and closes of some keys."""
         return tuple(one for one in self.versions if keys(one[0])), tuple(one for one in self.closes if keys(one[0]))
 
@@ -527,7 +525,9 @@ class Jobs:
 
     def release(self, row: Row, now: int) -> None:
         """Take back what was claimed in a reply that never arrived (P16)."""
-        release = Settlement(row.id, row.fence, JobEvent.RELEASE, reason="claim was not received")
+        release = Settlement(
+            row.id, row.fence, JobEvent.RELEASE, reason="given back: its worker stopped, or never received it"
+        )
         self.settle(row.instance, release, now)
 
     # -- ends of jobs
@@ -705,7 +705,8 @@ class Jobs:
             case JobState.CANCELLED | JobState.EXPIRED | None:
                 released = effect.edge is Edge.FINISHED
                 if not released:
-                    row.reason = f"parent {effect.parent} {effect.state or 'deleted'}"
+                    gone = "is not known: never enqueued, or no longer kept"
+                    row.reason = f"parent {effect.parent} {effect.state or gone}"
                     self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
                     return
             case _:  # it was retried by hand

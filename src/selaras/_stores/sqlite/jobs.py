@@ -4,8 +4,6 @@ Rows are read once in a verb, changed in memory, and written back before a state
 hold (`flush`).
 """
 
-
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -60,12 +58,12 @@ from selaras._stores.sqlite.schema import (
     among,
 )
 
-DUE: Final = (
-    f"SELECT number, id, plain, queue, priority FROM jobs WHERE {IS_SCHEDULED} AND due_us <= ? ORDER BY due_us, number LIMIT ?"
-)
+DUE: Final = f"SELECT number, id, plain, queue, priority FROM jobs WHERE {IS_SCHEDULED} AND due_us <= ? ORDER BY due_us, number LIMIT ?"
 NEXT_DUE: Final = f"SELECT due_us FROM jobs WHERE {IS_SCHEDULED} ORDER BY due_us LIMIT 1"
 PROMOTE_PLAIN: Final = f"UPDATE jobs SET state = {STATES[JobState.READY]}, place = ?, ready_us = ? WHERE number = ?"
-LATE: Final = f"SELECT id FROM jobs WHERE expires_us > 0 AND {IS_WAITING} AND expires_us <= ? ORDER BY expires_us, number LIMIT ?"
+LATE: Final = (
+    f"SELECT id FROM jobs WHERE expires_us > 0 AND {IS_WAITING} AND expires_us <= ? ORDER BY expires_us, number LIMIT ?"
+)
 OVER: Final = """
     SELECT e.number, e.state, j.id, j.kind, j.queue, j.awaited FROM ends AS e JOIN jobs AS j ON j.number = e.number
     WHERE e.keep_until_us <= ? ORDER BY e.keep_until_us, e.number LIMIT ?
@@ -80,9 +78,7 @@ UNROUTABLE: Final = """
     WHERE l.task <> '' AND j.strayed_us <= ? AND substr(j.reason, 1, 10) <> 'unroutable'
 """
 ASKED: Final = "SELECT id FROM jobs WHERE asker = ? AND asker <> '' AND created_us < ? ORDER BY number"
-FAR: Final = (
-    "SELECT id FROM jobs WHERE registered_us > 0 AND registered_us <= ? ORDER BY registered_us, number LIMIT ?"
-)
+FAR: Final = "SELECT id FROM jobs WHERE registered_us > 0 AND registered_us <= ? ORDER BY registered_us, number LIMIT ?"
 ENTER_LANE: Final = "INSERT INTO ready VALUES (?, ?, ?, ?)"
 LEAVE_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place = ?"
 FIRST_OF_NEXT_QUEUE: Final = (
@@ -143,9 +139,7 @@ class _Floors:
         """The keys they are for."""
         return tuple(key for key, _ in (*self.versions, *self.closes))
 
-    def of(
-        self, keys: Callable[[str], bool]
-    ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
+    def of(self, keys: Callable[[str], bool]) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
         """Return versions and closes of some keys."""
         if not self.versions and not self.closes:
             return (), ()
@@ -763,7 +757,9 @@ class Jobs:
 
     def release(self, row: Row, now: int) -> None:
         """Take back what was claimed in a reply that never arrived (P16)."""
-        release = Settlement(row.id, row.fence, JobEvent.RELEASE, reason="claim was not received")
+        release = Settlement(
+            row.id, row.fence, JobEvent.RELEASE, reason="given back: its worker stopped, or never received it"
+        )
         self.settle(row.instance, release, now)
 
     # -- ends of jobs
@@ -974,7 +970,8 @@ class Jobs:
             case JobState.CANCELLED | JobState.EXPIRED | None:
                 released = effect.edge is Edge.FINISHED
                 if not released:
-                    row.reason = f"parent {effect.parent} {effect.state or 'deleted'}"
+                    gone = "is not known: never enqueued, or no longer kept"
+                    row.reason = f"parent {effect.parent} {effect.state or gone}"
                     self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
                     return
             case _:  # it was retried by hand
