@@ -135,6 +135,10 @@ class Selaras:
                 default the key it writes, if it writes exactly one.
             exclusive: False: intents on what it writes, but no line.
             ordered: a retry keeps its place in line while it backs off.
+            retries: how often it runs again after a body failed. max_lost: after how many workers that died over it it is
+                failed, too: deaths do not count as retries.
+            timeout: after so long the body is told to end, and its attempt has failed. A coroutine that blocks its loop
+                cannot be told: it counts as what it then returns.
             executor: "process" runs it in a process that can be killed.
 
         Raises:

@@ -7,6 +7,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from selaras._app.declared import TaskSpec
 from selaras._app.job import BlockingJob, Job
+from selaras._app.neighbours import warn_of_neighbours
 from selaras._app.options import Options
 from selaras._app.placing import Placed, Planned, place
 from selaras._app.portal import aio_of, wait_for
@@ -115,6 +116,10 @@ async def enqueue_calls(program: Program, calls: Sequence[Call[R]]) -> list[Job[
     for call in calls:
         _plan(call, planned)
         last.append(len(planned) - 1)
+    if not program.looked_around:
+        process = program.process()
+        await process.open()
+        await warn_of_neighbours(program, process)
     placed = await place(program, planned)
     return [_job(program, call, placed[index]) for call, index in zip(calls, last, strict=True)]
 

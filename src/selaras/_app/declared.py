@@ -20,7 +20,11 @@ _SLOTS_MOST = 50_000
 
 
 class FamilySpec:
-    """A declared family: its loader, its keys, and what the cache needs of it."""
+    """A declared family: its loader, its keys, and what the cache needs of it.
+
+    Attributes:
+        tag_names: of the tags its values can bear; None: a function of each value says which.
+    """
 
     def __init__(self, name: str, function: Callable[..., Any], place: str, signature: Signature) -> None:
         self.name = name
@@ -28,6 +32,7 @@ class FamilySpec:
         self.place = place
         self.signature = signature
         self.family: Family
+        self.tag_names: frozenset[str] | None = frozenset()
         self._slots: dict[Any, Slot] = {}
         self._partitions = 0
 

@@ -253,6 +253,7 @@ def declare_family(
         tags=_tagging(name, tags, signature),
         level=BOUNDED if fresh is None else level_of(fresh),
     )
+    spec.tag_names = None if callable(tags) else frozenset(text.partition(":")[0] for text in _texts(tags))
     program.registry.add_family(spec)
     return spec
 
@@ -288,13 +289,17 @@ def _tagging(family: str, tags: Tagging, signature: Signature) -> Callable[[Any,
     if callable(tags):
         of_value = tags
         return lambda _arguments, value: tuple(str(tag) for tag in of_value(value))
-    texts = [tags] if isinstance(tags, str) else list(tags)
+    texts = _texts(tags)
     if not texts:
         return None
     parsed = [_tag_template(family, text, signature) for text in texts]
     return lambda arguments, _value: tuple(
         tag_text(name, None if field is None else arguments.named()[field]) for name, field in parsed
     )
+
+
+def _texts(tags: Sequence[str]) -> list[str]:
+    return [tags] if isinstance(tags, str) else list(tags)
 
 
 def _tag_template(family: str, text: str, signature: Signature) -> tuple[str, str | None]:

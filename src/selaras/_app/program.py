@@ -22,6 +22,8 @@ class Program:
 
     Attributes:
         around_enqueue, around_run: the middleware that overrides each; what isn't overridden costs nothing.
+        looked_around: whether this process has looked for another program's tasks of the same names.
+        doubted_tags: tags that nobody here bears, told already.
         while_waiting: told of each look at a job that somebody waits for, and for how many seconds they have; what it
             raises ends the wait. For tests.
     """
@@ -38,6 +40,8 @@ class Program:
         self.around_enqueue = tuple(m for m in middleware if _overrides(m, "enqueue"))
         self.around_run = tuple(m for m in middleware if _overrides(m, "run"))
         self.app: object = None
+        self.looked_around = False
+        self.doubted_tags: set[str] = set()
         self.while_waiting: Callable[[JobRecord, float], None] | None = None
 
     def process(self) -> Process:

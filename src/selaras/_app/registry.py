@@ -38,6 +38,11 @@ class Registry:
             self.complete()
         return self.tasks.get(name)
 
+    def may_bear(self, tag: str) -> bool:
+        """Say whether values of this program's families can bear a tag of this name; True, too, if it has none."""
+        names = [family.tag_names for family in self.families.values()]
+        return not names or any(known is None or tag in known for known in names)
+
     def queues(self, default: str) -> tuple[str, ...]:
         """Return the queues that a worker of this program serves if it isn't told otherwise: its tasks' own."""
         return tuple(sorted({default, *(task.queue for task in self.tasks.values())}))

@@ -59,8 +59,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("retries", 3, "count", "up to 4 runs: outlives a restart of what the body talks to"),
     Option("backoff", 1, "time", "the first retry's delay; doubles from there, with jitter"),
     Option("backoff_most", "5m", "time", "no retry waits longer"),
-    Option("timeout", "10m", "time", "a body that hangs must end some day; 0: never"),
-    Option("max_lost", 3, "count", "a job whose workers keep dying is probably what kills them"),
+    Option(
+        "timeout",
+        "10m",
+        "time",
+        "a body that hangs must end some day; 0: never (a coroutine that blocks its loop cannot be told)",
+    ),
+    Option(
+        "max_lost", 3, "count", "a job whose workers keep dying is probably what kills them; not counted in retries"
+    ),
     Option("result_ttl", "1h", "time", "results are for whoever waits, not an archive"),
     Option("failed_ttl", "7d", "time", "a weekend and some days to look at what failed"),
     Option("max_payload", 1 << 20, "bytes", "arguments name data, they do not carry it; 0: no bound"),

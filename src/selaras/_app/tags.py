@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from selaras._app.portal import wait_for
 from selaras._app.program import Program
 from selaras._core.cache.key import checked_name
+
+_log = logging.getLogger("selaras")
 
 
 def tag_text(name: str, value: Any = None) -> str:
@@ -44,9 +47,24 @@ class Tag:
 
     async def invalidate(self) -> None:
         """Void every value that bears this tag: now, and inside a job or scope again when that succeeds."""
+        self._doubt()
         process = self._program.process()
         await process.open()
         await process.cache.invalidate(tags=[self.name])
+
+    def _doubt(self) -> None:
+        """Say once that no family here bears such a tag: mostly its name is mistyped."""
+        program = self._program
+        name = unquote(self.name.partition(":")[0])
+        if name in program.doubted_tags or program.registry.may_bear(name):
+            return
+        program.doubted_tags.add(name)
+        borne = sorted({known for family in program.registry.families.values() for known in family.tag_names or ()})
+        _log.warning(
+            "no family of this program says tags=%r, so its values are not voided by that tag; tags there are: %s",
+            name,
+            ", ".join(borne) or "none",
+        )
 
 
 class BlockingTag:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
+from selaras._app.neighbours import name_of_worker, warn_of_neighbours
 from selaras._app.portal import refuse_on_loop
 from selaras._app.program import Program
 from selaras._core.durations import Duration, duration_us
@@ -63,13 +64,14 @@ class AppWorker:
         if self._stopped is not None:
             return Exit.STOPPED
         options, settings = self._options, self._program.settings
+        await warn_of_neighbours(self._program, process)
         self._worker = Worker(
             process.store,
             AppHost(self._program, process),
             process.clock,
             process.entropy,
             queues=self.queues,
-            name=options.get("name", ""),
+            name=name_of_worker(options.get("name", ""), self._program.reference()),
             concurrency=options.get("concurrency", settings.concurrency),
             threads=options.get("threads", settings.threads),
             processes=options.get("children", settings.children),
