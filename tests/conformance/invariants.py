@@ -74,7 +74,10 @@ def _nothing_stands_without_an_owner(partition: MemoryPartition) -> None:
                 continue
             row = partition._jobs.rows.get(intent.job)
             assert row is not None, f"{key}: its owner {intent.job} is gone"
-            assert row.state is JobState.RUNNING or (row.state in WAITING and (row.lost or row.unsure)), (key, row.state)
+            assert row.state is JobState.RUNNING or (row.state in WAITING and (row.lost or row.unsure)), (
+                key,
+                row.state,
+            )
             assert intent.fence <= row.fence
 
 

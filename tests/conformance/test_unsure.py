@@ -286,5 +286,3 @@ async def test_p22_old_blocked_jobs_are_registered_again_at_parents_elsewhere(fa
     record, _ = await _there(far).job(REMOTE_JOB, START)
     assert record is not None
     assert record.state is JobState.READY
-
-

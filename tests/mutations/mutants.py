@@ -68,7 +68,7 @@ def _single_slot(plant: Original, self: Cells, owner: Owner, key: str, now: int)
 
 
 def _remove_all(remove: Original, self: Cells, key: str, owner: object) -> None:
-    del self.standing[key]
+    self.standing.pop(key, None)
 
 
 def _void_removes_intents(void: Original, self: Cells, key: str) -> None:

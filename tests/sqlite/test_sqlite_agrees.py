@@ -131,7 +131,9 @@ class Pair:
         if dice.random() < 0.4:
             written = [claim.writes[0]] if claim.writes else []
             options["puts"] = tuple({put.key: put for put in (self.put(), self.put())}.values())
-            options["puts"] += tuple(Put(key, b"own", 7) for key in written if key not in [p.key for p in options["puts"]])
+            options["puts"] += tuple(
+                Put(key, b"own", 7) for key in written if key not in [p.key for p in options["puts"]]
+            )
         if dice.random() < 0.1:
             options["keys"] = (dice.choice(KEYS),)
         if dice.random() < 0.1:
@@ -207,7 +209,9 @@ class Pair:
                 await self.ask(there, "turn", request)
             case "settle":
                 mine = [one for one in self.claims if one[:2] == (at, instance)][:2]
-                await self.ask(at, "settle", instance, [self.settlement(claim) for _, _, claim in mine], self.cursor(at))
+                await self.ask(
+                    at, "settle", instance, [self.settlement(claim) for _, _, claim in mine], self.cursor(at)
+                )
             case "read":
                 lease_us = dice.choice([0, SECOND, 30 * SECOND])
                 wanted = [ReadRequest(key, "product", lease_us) for key in dice.choices(KEYS, k=dice.choice([1, 1, 3]))]

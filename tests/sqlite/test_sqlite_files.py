@@ -328,5 +328,3 @@ async def test_a_long_queue_is_claimed_in_order_by_index(folder: Path, clock: Vi
         assert [attempt.job for attempt in claimed] == ["urgent", "000000", "000001"]
         (queue,) = await partition.queues()
         assert queue.counts == {"ready": 19_998, "running": 3}
-
-

@@ -306,9 +306,7 @@ async def test_a_repeated_turn_returns_the_same_outcomes_and_claims(folder: Path
     await partition.enroll(Instance(id="w", lease_us=10**8, queues=("default",)))
     lined = [NewJob(id=f"lined-{n}", task="work", line=f"l{n}", writes=(f"k{n}",)) for n in range(3)]
     await partition.enqueue([*[NewJob(id=f"plain-{n}", task="work", payload=b"p") for n in range(5)], *lined], START)
-    turn = TurnRequest(
-        instance="w", number=1, since=START, queues=("default",), tasks=frozenset({"work"}), limit=10
-    )
+    turn = TurnRequest(instance="w", number=1, since=START, queues=("default",), tasks=frozenset({"work"}), limit=10)
 
     reply = await partition.turn(turn)
     again = await second.partitions[0].turn(turn)

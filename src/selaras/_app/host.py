@@ -154,7 +154,8 @@ class AppHost:
 
     def must_wait(self, runs: Sequence[Run]) -> bool:
         """See `Host`."""
-        return any(_is_ours(run) and (run.warms or run.claim.elsewhere) for run in runs)
+        holds = self._cache.holds
+        return any(_is_ours(run) and (run.claim.elsewhere or not holds(run.warms)) for run in runs)
 
     async def ready_for(self, runs: Sequence[Run]) -> None:
         """See `Host`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -78,13 +77,15 @@ def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy
 
     How many partitions it has is fixed when it is made: of a file that is there it is read, if the URL does not say it.
     """
-    count = int(address.options.get("partitions") or _partitions_in(address) or partitions)
+    said = int(address.options.get("partitions") or 0)
     if address.kind == "memory":
         from selaras._stores.memory.store import MemoryStore
 
-        return MemoryStore(clock, partitions=count, entropy=entropy)
+        return MemoryStore(clock, partitions=said or partitions, entropy=entropy)
+    from selaras._stores.sqlite.file import partitions_in
     from selaras._stores.sqlite.store import SqliteStore
 
+    count = said or partitions_in(Path(address.path)) or partitions
     match address.options.get("synchronous", "normal"):
         case ("normal" | "full") as synchronous:
             pass
@@ -94,20 +95,6 @@ def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy
     return cast(
         Store, SqliteStore(Path(address.path), clock, partitions=count, entropy=entropy, synchronous=synchronous)
     )
-
-
-def _partitions_in(address: Address) -> int:
-    """Return how many partitions a store's file says there are; 0: there is none yet, or it cannot be read now."""
-    if address.kind != "sqlite" or not Path(address.path).is_file():
-        return 0
-    import sqlite3  # a program on another store never needs it
-
-    try:
-        with closing(sqlite3.connect(f"{Path(address.path).as_uri()}?mode=rw", uri=True)) as file:
-            found = file.execute("SELECT value FROM meta WHERE name = 'partitions'").fetchone()
-    except sqlite3.Error:  # opening the store says what is wrong with it
-        return 0
-    return int(found[0]) if found and isinstance(found[0], int) else 0
 
 
 _PASSWORD: Final = re.compile(r"(?<=://)([^/:@\s]*):[^/\s]*@")

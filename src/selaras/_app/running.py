@@ -19,6 +19,7 @@ from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.resources import JOB, Opened
 from selaras._app.settings import UNBOUNDED
+from selaras._cache.cache import MISSING
 from selaras._cache.family import Slot
 from selaras._cache.session import SESSION, Session
 from selaras._contracts.host import Executors, Mode, ProcessDied, Stop
@@ -162,14 +163,23 @@ class AttemptRun:
         arguments = self.arguments
         kwargs = arguments.kwargs
         if self.reads:
-            values = await self.process.cache.get_many(list(self.reads.values()))
-            kwargs = {**kwargs, **dict(zip(self.reads, values, strict=True))}
+            kwargs = {**kwargs, **await self._read()}
         self.session.started = True
         if self.program.around_run:
             return await self._around(lambda: self._call(executors, arguments.args, kwargs))
         if self.mode is Mode.LOOP:
             return await self.spec.function(*arguments.args, **kwargs)
         return await self._call(executors, arguments.args, kwargs)
+
+    async def _read(self) -> dict[str, Any]:
+        """Read the parameters: after warming most often all are local hits, and nothing is waited for."""
+        cache = self.process.cache
+        values = {name: cache.hit(slot) for name, slot in self.reads.items()}
+        missing = [name for name, value in values.items() if value is MISSING]
+        if missing:
+            read = await cache.get_many([self.reads[name] for name in missing])
+            values |= zip(missing, read, strict=True)
+        return values
 
     async def _call(self, executors: Executors, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         function = self.spec.function

@@ -325,6 +325,10 @@ class Cache:
                 values[slot.key] = (await self._reading(slot, outcome)).value
         return values
 
+    def holds(self, slots: Sequence[Slot]) -> bool:
+        """Say whether the local tier has an entry for each: to warm them would gain nothing, fresh enough or not."""
+        return not slots or all(slot.key in self._entries for slot in slots)
+
     async def warm(self, slots: Sequence[Slot], sessions: Sequence[Session] = ()) -> None:
         """Bring values into the local tier, fresh enough for these sessions. Keys that they write are left out; what
         fails is left to the read that follows.

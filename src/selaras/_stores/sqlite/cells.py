@@ -1,7 +1,5 @@
 """The shared tier of one partition: in each key's place an entry, or intents, or a token, or nothing."""
 
-
-
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -44,12 +42,8 @@ _GRANT: Final = "INSERT OR REPLACE INTO tokens (key, token, until_us, granted_at
 _TOKEN: Final = "SELECT token, until_us, granted_at FROM tokens WHERE key = ?"
 _FLOOR: Final = "SELECT version, closed_until_us FROM floors WHERE key = ?"
 _SET_FLOOR: Final = "INSERT OR REPLACE INTO floors (key, version, closed_until_us) VALUES (?, ?, ?)"
-_PLANT: Final = (
-    "INSERT INTO intents (key, home, job, fence, planted_us, planted_at, clean, preimage) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_HERE: Final = (
-    "SELECT number, home, job, fence, clean, planted_at, preimage FROM intents WHERE key = ? ORDER BY number"
-)
+_PLANT: Final = "INSERT INTO intents (key, home, job, fence, planted_us, planted_at, clean, preimage) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_HERE: Final = "SELECT number, home, job, fence, clean, planted_at, preimage FROM intents WHERE key = ? ORDER BY number"
 _TOUCH: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE key = ?"
 _CLEAN: Final = "UPDATE intents SET clean = ? WHERE number = ?"
 _REMOVE: Final = "DELETE FROM intents WHERE number = ?"
@@ -63,14 +57,14 @@ _LET_STAND: Final = (
     "UPDATE intents SET clean = 0, preimage = NULL, until_us = iif(until_us > 0, until_us, ?)"
     " WHERE home = ? AND job = ? AND fence <= ?"
 )
-_FALLEN: Final = (
-    "SELECT number, key FROM intents WHERE until_us > 0 AND until_us <= ? ORDER BY key, home, job LIMIT ?"
-)
+_FALLEN: Final = "SELECT number, key FROM intents WHERE until_us > 0 AND until_us <= ? ORDER BY key, home, job LIMIT ?"
 _INTENTS: Final = "SELECT key, home, job, fence, clean, until_us FROM intents"
 
 _encode: Final = msgspec.msgpack.encode
 _decode_tags: Final = msgspec.msgpack.Decoder(tuple[str, ...]).decode
-_decode_preimage: Final = msgspec.msgpack.Decoder(tuple[int, int, int, int, str, int | None, bytes | None, bytes]).decode
+_decode_preimage: Final = msgspec.msgpack.Decoder(
+    tuple[int, int, int, int, str, int | None, bytes | None, bytes]
+).decode
 
 _SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
@@ -135,7 +129,9 @@ class Cells:
         cell = self._execute(CELL, (key, key, key, key)).fetchone()
         here = self._here(key) if cell[0] else []
         former = next((one for one in here if one[1] == owner.home and one[2] == owner.job), None)
-        if former and former[3] == owner.fence:  # invalidated by its own attempt: what it puts later is still the latest
+        if (
+            former and former[3] == owner.fence
+        ):  # invalidated by its own attempt: what it puts later is still the latest
             self.void(key)
             self._execute(_CLEAN, (former[4], former[0]))
             return None

@@ -128,7 +128,10 @@ _ADVICE: Final = (
     ("SQLITE_CANTOPEN", "cannot be opened: does its folder exist, and may this user write there?"),
     ("SQLITE_PERM", "cannot be opened: give this user the right to read and write it"),
     ("SQLITE_FULL", "cannot grow: the disk is full; free some space"),
-    ("SQLITE_BUSY", f"was kept busy by another process for more than {BUSY_MOST_S:g} s: is one stuck in a transaction?"),
+    (
+        "SQLITE_BUSY",
+        f"was kept busy by another process for more than {BUSY_MOST_S:g} s: is one stuck in a transaction?",
+    ),
     ("SQLITE_IOERR", "cannot be read or written: check the disk"),
 )
 

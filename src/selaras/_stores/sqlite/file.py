@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import closing
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -110,9 +111,7 @@ class DatabaseFile:
                     schema.create(con, index=self.index, partitions=self.partitions)
                 schema.check(con, self.path, index=self.index, partitions=self.partitions)
                 now_us = epochs.set_clock(con, instant_us=self.instant_us(), wall_us=self.clock.wall_us())
-                self._epoch = epochs.check_epoch(
-                    con, self.path, known=self._epoch, entropy=self.entropy, now_us=now_us
-                )
+                self._epoch = epochs.check_epoch(con, self.path, known=self._epoch, entropy=self.entropy, now_us=now_us)
                 con.execute("COMMIT")
             finally:
                 roll_back(con)
@@ -162,3 +161,15 @@ def _mapped_at(name: str) -> int:
         if len(fields) == 6 and fields[4] == here and fields[5] == name and int(fields[2], 16) == 0:
             return int(fields[0].partition("-")[0], 16)
     return 0
+
+
+def partitions_in(path: Path) -> int:
+    """Return how many partitions a store's file says there are; 0: there is none yet, or it cannot be read now."""
+    if not path.is_file():
+        return 0
+    try:
+        with closing(connect(path, synchronous="normal", writes=False)) as con:
+            found = con.execute("SELECT value FROM meta WHERE name = 'partitions'").fetchone()
+    except (DatabaseError, StoreUnavailable):  # opening the store says what is wrong with it
+        return 0
+    return int(found[0]) if found and isinstance(found[0], int) else 0

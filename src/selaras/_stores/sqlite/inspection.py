@@ -1,7 +1,5 @@
 """What people look at: jobs, queues, instances, the shared tier. Reads only, each in one snapshot."""
 
-
-
 from __future__ import annotations
 
 from typing import Any, Final

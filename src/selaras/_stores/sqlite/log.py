@@ -1,7 +1,5 @@
 """The log of one partition, and the row of counters that a transaction reads first and writes last."""
 
-
-
 from __future__ import annotations
 
 from typing import Final
@@ -122,9 +120,7 @@ class Log:
         """Tell what came after `since`, of one name only the last event, or `reset`."""
         if since.position == self.position and since.event_id == self.event_id:
             return News(Cursor(self.position, self.event_id), epoch=self.epoch)
-        return news(
-            self._con, (self.position, self.event_id, self.before_position, self.before_id, self.epoch), since
-        )
+        return news(self._con, (self.position, self.event_id, self.before_position, self.before_id, self.epoch), since)
 
     def trim(self) -> int:
         """Forget the oldest events beyond the length kept. Returns how many."""

@@ -119,7 +119,9 @@ class SqlitePartition:
 
             def is_voided(cell: Any = cell) -> bool:
                 at = cell[4]
-                return (at < last_mark or at < tag_floor) and voided_after(con, at, cell[8], tags_of(cell[10]), tag_floor)
+                return (at < last_mark or at < tag_floor) and voided_after(
+                    con, at, cell[8], tags_of(cell[10]), tag_floor
+                )
 
             look = look_at(cell, now, is_voided)
             if _needs_writer(look, request):

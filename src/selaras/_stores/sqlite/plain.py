@@ -5,8 +5,6 @@ repeated, with no row read into memory. Each statement says itself which rows it
 touch goes the long way, through `Jobs`.
 """
 
-
-
 from __future__ import annotations
 
 from collections import Counter
@@ -178,9 +176,7 @@ class PlainJobs:
             settled += self._succeed(instance, holder, run, now)
         return settled
 
-    def _succeed(
-        self, instance: str, holder: int, run: list[tuple[Settlement, Candidate]], now: int
-    ) -> list[Settled]:
+    def _succeed(self, instance: str, holder: int, run: list[tuple[Settlement, Candidate]], now: int) -> list[Settled]:
         self._jobs.flush()
         execute = self._con.execute
         numbers = _encode([row[0] for _, row in run]).decode()
@@ -226,12 +222,5 @@ def claim_again(con: Connection, number: int, fence: int, position: int) -> Clai
 
 def _has_effects(one: Settlement) -> bool:
     return bool(
-        one.puts
-        or one.keys
-        or one.tags
-        or one.families
-        or one.versions
-        or one.closes
-        or one.children
-        or one.planted
+        one.puts or one.keys or one.tags or one.families or one.versions or one.closes or one.children or one.planted
     )

@@ -1,7 +1,5 @@
 """A job's row, to and from SQL."""
 
-
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -284,9 +282,7 @@ def _facts_of(row: Row, *, plain: bool) -> tuple[Value, ...]:
     more: bytes | None = None
     if row.waits or row.positions or row.stuck or row.history or row.input is not None or row.rest != _USUAL:
         waits = list(row.waits.values())
-        more = _encode(
-            _More(row.rest, waits, row.positions, row.input, row.stuck, row.history, row.unsure, row.left)
-        )
+        more = _encode(_More(row.rest, waits, row.positions, row.input, row.stuck, row.history, row.unsure, row.left))
     return (
         row.number, row.id, KINDS[row.kind], plain, row.awaited, row.priority, row.place, row.ready_us, row.lost, row.joined,
         row.created_us, row.due_us, row.expires_us, row.result_ttl_us, row.strayed_us, row.cancel_requested,

@@ -5,8 +5,6 @@ claim costs the same with ten jobs waiting and with a million. The tables that a
 hold numbers; the wide row with its texts is written once.
 """
 
-
-
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Each verb as one synchronous step over one connection, inside a transaction that its caller began."""
 
-
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -234,9 +232,7 @@ class Steps:
             outbox=self._log.effects_waiting > 0,
         )
 
-    def _claim(
-        self, request: TurnRequest, holder: int, now: int, *, limit: int
-    ) -> tuple[list[Taken], bool]:
+    def _claim(self, request: TurnRequest, holder: int, now: int, *, limit: int) -> tuple[list[Taken], bool]:
         """Claim up to `limit` jobs: plain ones as (row, fence). Returns them, and whether more could be claimed."""
         taken: list[Taken] = []
         self._jobs.flush()
@@ -307,9 +303,7 @@ class Steps:
             Settled(one.job, one.fence, JobState.SUCCEEDED) if it is None else it
             for one, it in zip(request.settlements, reply.settled, strict=False)
         )
-        again = (
-            one if isinstance(one, Claim) else claim_again(self.con, *one, reply.position) for one in reply.claims
-        )
+        again = (one if isinstance(one, Claim) else claim_again(self.con, *one, reply.position) for one in reply.claims)
         return settled, tuple(claim for claim in again if claim is not None)
 
     def settle(self, instance: str, settlements: Sequence[Settlement], since: Cursor) -> SettleReply:
@@ -625,9 +619,6 @@ def _claim(one: Taken, position: int) -> Claim:
 def _reply(position: int, settled: Sequence[Settled], taken: Sequence[Taken]) -> _Reply:
     return _Reply(
         position,
-        [
-            None if one.state is JobState.SUCCEEDED and not one.stored and not one.children else one
-            for one in settled
-        ],
+        [None if one.state is JobState.SUCCEEDED and not one.stored and not one.children else one for one in settled],
         [structs.replace(one, position=position) if isinstance(one, Claim) else (one[0][0], one[1]) for one in taken],
     )
