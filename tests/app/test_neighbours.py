@@ -69,11 +69,11 @@ async def test_a_tag_that_nobody_bears_is_doubted_once(caplog: pytest.LogCapture
         return id
 
     with caplog.at_level(logging.WARNING, "selaras"):
-        for tag in ("category", "catgory", "catgory"):
+        for tag in ("category", "categories", "categories"):
             await app.tag(tag, 7).invalidate()
 
     assert caplog.messages == [
-        "no family of this program says tags='catgory', so its values are not voided by that tag; tags there are: category"
+        "no family of this program says tags='categories', so its values are not voided by that tag; tags there are: category"
     ]
 
 
