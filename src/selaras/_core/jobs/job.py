@@ -228,6 +228,11 @@ class Settlement(Struct, frozen=True):
     started: bool = True
     unsure: bool = False
 
+    @property
+    def may_have_written(self) -> tuple[str, ...]:
+        """Every key that the attempt may have changed: what a refused settle voids (G4)."""
+        return (*self.writes, *self.serves, *self.keys, *self.planted, *(put.key for put in self.puts))
+
 
 class Settled(Struct, frozen=True):
     """What became of a settlement.

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
+from selaras._core.cache.floors import is_below
 from selaras._core.jobs.job import Put
 from selaras._core.positions import Scope
 from selaras._stores.memory.log import Log
@@ -90,7 +91,7 @@ class Cells:
             return None
         del self.tokens[put.key]
         floor = self.floors.get(put.key)
-        if floor and (floor.closed_until_us > now or _below(put.version, floor.version)):
+        if floor and (floor.closed_until_us > now or is_below(put.version, floor.version)):
             return None
         if self.log.voided_after(token.granted_at, put.family, put.tags):
             return None
@@ -157,7 +158,7 @@ class Cells:
         if put is None:
             return None
         floor = self.floors.get(key)
-        late = floor and _below(put.version, floor.version)
+        late = floor and is_below(put.version, floor.version)
         if sole and own.clean and not late and not self.log.voided_after(own.planted_at, put.family, put.tags):
             return self._store(put, now)
         self.void(key)
@@ -255,7 +256,7 @@ class Cells:
         entry, floor = stored.entry, self.floors.get(key)
         if self.log.voided_after(entry.position, stored.family, entry.tags):
             return None
-        return None if floor and _below(entry.version, floor.version) else stored
+        return None if floor and is_below(entry.version, floor.version) else stored
 
     def _intent(self, owner: Owner, key: str) -> _Intent | None:
         own = self.standing.get(key, {}).get((owner.home, owner.job))
@@ -282,7 +283,3 @@ class Cells:
 
 def _as_read(stored: _Stored, now: int) -> Entry:
     return replace(stored.entry, expires_in_us=stored.until_us - now if stored.until_us else 0)
-
-
-def _below(version: int | None, floor: int | None) -> bool:
-    return floor is not None and (version is None or version < floor)

@@ -21,6 +21,7 @@ from selaras._contracts.partition import (
     Resolve,
     Void,
 )
+from selaras._core.cache.floors import VersionFloors
 from selaras._core.jobs.job import (
     Admission,
     Attempt,
@@ -92,23 +93,6 @@ class Row:
     def lane(self) -> tuple[str, str]:
         """Where it lies while it is ready: its queue, and its task once a worker did not know it."""
         return self.new.queue, self.new.task if self.stray else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Floors:
-    """Floors that a settle sets, in whichever partitions (P13)."""
-
-    versions: tuple[tuple[str, int], ...]
-    closes: tuple[tuple[str, int], ...]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys they are for."""
-        return tuple(key for key, _ in (*self.versions, *self.closes))
-
-    def of(self, keys: Callable[[str], bool]) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
-        """Return versions and closes of some keys."""
-        return tuple(one for one in self.versions if keys(one[0])), tuple(one for one in self.closes if keys(one[0]))
 
 
 @dataclass(slots=True)
@@ -395,15 +379,8 @@ class Jobs:
 
     def _void_late(self, settlement: Settlement, now: int) -> None:
         """The lease was lost: what the attempt may have written is voided once more (G4)."""
-        names = (
-            *settlement.writes,
-            *settlement.serves,
-            *settlement.keys,
-            *settlement.planted,
-            *(put.key for put in settlement.puts),
-        )
-        closes = settlement.closes
-        self._void(names, Invalidation((), settlement.tags, settlement.families, closes=closes), now)
+        names = Invalidation((), settlement.tags, settlement.families, closes=settlement.closes)
+        self._void(settlement.may_have_written, names, now)
 
     def _settle_cells(self, row: Row, settlement: Settlement, now: int) -> tuple[tuple[str, int, int], ...]:
         owner = Owner(self.index, row.id, row.fence)
@@ -412,7 +389,7 @@ class Jobs:
         puts = {put.key: put for put in settlement.puts}
         own = tuple(dict.fromkeys((*row.new.writes, *settlement.planted, *self._cells.keys_of(owner))))
         stored: list[tuple[str, int, int]] = []
-        floors = Floors(settlement.versions, settlement.closes)
+        floors = VersionFloors(settlement.versions, settlement.closes)
         self._cells.set_floors(*floors.of(self._is_here), now)
         for key in own:
             if not self._is_here(key):
@@ -443,7 +420,7 @@ class Jobs:
 
     def _void(self, keys: tuple[str, ...], names: Invalidation, now: int) -> None:
         """Void keys and set floors, each in the partition that has the key; tags and families here."""
-        floors = Floors(names.versions, names.closes)
+        floors = VersionFloors(names.versions, names.closes)
         here = tuple(key for key in dict.fromkeys(keys) if self._is_here(key))
         self._cells.invalidate(Invalidation(here, names.tags, names.families, *floors.of(self._is_here)), now)
         elsewhere = tuple(key for key in dict.fromkeys((*keys, *floors.keys)) if not self._is_here(key))

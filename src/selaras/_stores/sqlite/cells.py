@@ -9,6 +9,7 @@ import msgspec
 
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
+from selaras._core.cache.floors import is_below
 from selaras._core.jobs.job import Put
 from selaras._core.positions import Scope
 from selaras._stores.sqlite.connection import Connection
@@ -106,7 +107,7 @@ class Cells:
             return None
         self._execute(_DROP_TOKEN, (put.key,))
         version, closed_until_us = self._floor(put.key)
-        if closed_until_us > now or _below(put.version, version):
+        if closed_until_us > now or is_below(put.version, version):
             return None
         if self._log.voided_after(token[2], put.family, put.tags):
             return None
@@ -199,7 +200,7 @@ class Cells:
         self._execute(_REMOVE, (number,))
         if put is None:
             return None
-        late = _below(put.version, self._floor(key)[0])
+        late = is_below(put.version, self._floor(key)[0])
         if len(here) == 1 and clean and not late and not self._log.voided_after(planted_at, put.family, put.tags):
             return self._store(put, now)
         self.void(key)
@@ -287,7 +288,7 @@ class Cells:
         row: StoredEntry = cell[4:]
         if 0 < row[3] <= now or self._log.voided_after(row[0], row[4], tags_of(row[6])):
             return None
-        return None if _below(row[5], cell[1]) else row
+        return None if is_below(row[5], cell[1]) else row
 
     def _store(self, put: Put, now: int) -> tuple[int, int]:
         position, stamp = self._log.position, self._log.next_stamp(now)
@@ -304,7 +305,7 @@ def look_at(cell: Any, now: int, is_voided: Any) -> Look:
     stands, floor, closed_until_us, token_until_us, position, _, _, until_us, _, version, _, _ = cell
     if stands or (closed_until_us is not None and closed_until_us > now):
         return Standing(floor)
-    if position is not None and not 0 < until_us <= now and not _below(version, floor) and not is_voided():
+    if position is not None and not 0 < until_us <= now and not is_below(version, floor) and not is_voided():
         return Hit(entry_of(cell[4:], now))
     if token_until_us is not None and token_until_us > now:
         return Busy(token_until_us - now, floor)
@@ -344,7 +345,3 @@ def entry_of(stored: Any, now: int) -> Entry:
 def _of(owner: Owner, here: list[Any]) -> Any:
     wanted = (owner.home, owner.job, owner.fence)
     return next((one for one in here if (one[1], one[2], one[3]) == wanted), None)
-
-
-def _below(version: int | None, floor: int | None) -> bool:
-    return floor is not None and (version is None or version < floor)

@@ -6,7 +6,7 @@ hold (`flush`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from selaras._contracts.partition import (
     Resolve,
     Void,
 )
+from selaras._core.cache.floors import VersionFloors
 from selaras._core.jobs.job import (
     Admission,
     Attempt,
@@ -125,25 +126,6 @@ _TASK: Final = KINDS[JobKind.TASK]
 _EDGES: Final = {edge.value: edge for edge in Edge}
 _encode: Final = msgspec.msgpack.encode
 _encode_json: Final = msgspec.json.encode
-
-
-@dataclass(frozen=True, slots=True)
-class _Floors:
-    """Floors that a settle sets, in whichever partitions (P13)."""
-
-    versions: tuple[tuple[str, int], ...]
-    closes: tuple[tuple[str, int], ...]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys they are for."""
-        return tuple(key for key, _ in (*self.versions, *self.closes))
-
-    def of(self, keys: Callable[[str], bool]) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
-        """Return versions and closes of some keys."""
-        if not self.versions and not self.closes:
-            return (), ()
-        return tuple(one for one in self.versions if keys(one[0])), tuple(one for one in self.closes if keys(one[0]))
 
 
 @dataclass(slots=True)
@@ -629,15 +611,8 @@ class Jobs:
 
     def _void_late(self, settlement: Settlement, now: int) -> None:
         """The lease was lost: what the attempt may have written is voided once more (G4)."""
-        names = (
-            *settlement.writes,
-            *settlement.serves,
-            *settlement.keys,
-            *settlement.planted,
-            *(put.key for put in settlement.puts),
-        )
-        closes = settlement.closes
-        self._void(names, Invalidation((), settlement.tags, settlement.families, closes=closes), now)
+        names = Invalidation((), settlement.tags, settlement.families, closes=settlement.closes)
+        self._void(settlement.may_have_written, names, now)
 
     def _settle_cells(self, row: Row, settlement: Settlement, now: int) -> tuple[tuple[str, int, int], ...]:
         owner = Owner(self.index, row.id, row.fence)
@@ -647,7 +622,7 @@ class Jobs:
         beside = self._cells.beside(owner)
         own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *beside)))
         stored: list[tuple[str, int, int]] = []
-        floors = _Floors(settlement.versions, settlement.closes)
+        floors = VersionFloors(settlement.versions, settlement.closes)
         self._cells.set_floors(*floors.of(self._is_here), now)
         for key in own:
             if not self._is_here(key):
@@ -678,7 +653,7 @@ class Jobs:
 
     def _void(self, keys: tuple[str, ...], names: Invalidation, now: int) -> None:
         """Void keys and set floors, each in the partition that has the key; tags and families here."""
-        floors = _Floors(names.versions, names.closes)
+        floors = VersionFloors(names.versions, names.closes)
         here = tuple(key for key in dict.fromkeys(keys) if self._is_here(key))
         self._cells.invalidate(Invalidation(here, names.tags, names.families, *floors.of(self._is_here)), now)
         if self._partitions == 1:
