@@ -54,7 +54,7 @@ requirements:
 	    --python-version 3.11 pyproject.toml --group build "$$@" >/dev/null; }
 	compile --all-extras --group check --output-file requirements/check.txt
 	compile --all-extras --group test --constraints requirements/check.txt --output-file requirements/test.txt
-	compile --extra uvloop --constraints requirements/check.txt --output-file requirements/run.txt
+	compile --extra uvloop --extra redis --constraints requirements/check.txt --output-file requirements/run.txt
 
 # -- setting up: a stamp a set of requirements, made anew when they change. Hashes are always checked.
 
