@@ -1,0 +1,258 @@
+-- prelude: the time, the partition's ledger, and rows that are read once and written once; every script begins with it
+-- keys: meta
+
+local call = redis.call
+
+local M = call('HMGET', K.meta, unpack(LEDGER))
+if not M.epoch and SCRIPT ~= 'greet' then
+    return redis.error_reply('SELARASGONE the partition is not there: it was never opened, or its server lost its memory')
+end
+local KEPT = {}
+for i = 1, #LEDGER do
+    M[i] = tonumber(M[i] or 0)
+    KEPT[i] = M[i]
+end
+
+local NOW = tonumber(ARGV[1])
+if NOW == 0 then
+    local time = call('TIME')
+    NOW = time[1] * 1000000 + time[2]
+end
+if NOW < M.time then
+    NOW = M.time -- it does not go back when the clock does (L8)
+end
+M.time = NOW
+
+local SINCE_POSITION, SINCE_ID = tonumber(ARGV[3]), tonumber(ARGV[4])
+local REQ = ARGV[5] and cmsgpack.unpack(ARGV[5])
+local news -- of the log, for scripts that use it
+
+-- Returns the next fence, token, stamp or effect id: 16 hexadecimal digits that sort as text (P15).
+local function next_counter()
+    local low = M.counter + 1
+    if low < NOW then
+        low = NOW
+    end
+    M.counter = low
+    return string.format('%03x%013x', M.epoch, low)
+end
+
+local next_event_base = tonumber(ARGV[2])
+
+local function next_event_id()
+    next_event_base = next_event_base + 1
+    return next_event_base
+end
+
+local function next_number()
+    M.numbers = M.numbers + 1
+    return M.numbers
+end
+
+-- One command over any number of arguments, in chunks: Lua's stack holds 8,000. `step`: how many stand together.
+local function call_many(command, key, arguments, step)
+    local count = #arguments
+    if count == 0 then
+        return
+    end
+    if count <= 4000 then
+        call(command, key, unpack(arguments))
+        return
+    end
+    local chunk = 4000 - 4000 % (step or 1)
+    for first = 1, count, chunk do
+        call(command, key, unpack(arguments, first, math.min(first + chunk - 1, count)))
+    end
+end
+
+-- Orders text by its bytes; `<` would ask the locale of the server.
+local function is_before(a, b)
+    local i, length = 1, math.min(#a, #b)
+    while i <= length do
+        local x, y = string.byte(a, i), string.byte(b, i)
+        if x ~= y then
+            return x < y
+        end
+        i = i + 1
+    end
+    return #a < #b
+end
+
+-- A name with its length before it: no other name with its length begins with it.
+local function sized(name)
+    return struct.pack('>I4c0', #name, name)
+end
+
+-- == the unit of work: what was changed is written at the end
+
+local units, endings = {}, {}
+
+-- Calls `ending` before the unit of work is written.
+local function at_end(ending)
+    endings[#endings + 1] = ending
+end
+
+local Hash = {}
+Hash.__index = Hash
+
+-- Returns the rows of a hash: MessagePack, or text if `is_plain`. One object a key.
+local function hash(key, is_plain)
+    local one = units[key]
+    if not one then
+        one = setmetatable({ key = key, is_plain = is_plain, rows = {}, changed = {} }, Hash)
+        units[key] = one
+    end
+    return one
+end
+
+-- Returns a row, or false.
+function Hash:get(field)
+    local row = self.rows[field]
+    if row == nil then
+        row = call('HGET', self.key, field)
+        if row and not self.is_plain then
+            row = cmsgpack.unpack(row)
+        end
+        self.rows[field] = row
+    end
+    return row
+end
+
+function Hash:set(field, row)
+    self.rows[field] = row
+    self.changed[field] = true
+end
+
+function Hash:del(field)
+    self.rows[field] = false
+    self.changed[field] = true
+end
+
+-- Reads rows that are going to be asked for in one command.
+function Hash:prefetch(fields)
+    local rows, missing = self.rows, {}
+    for i = 1, #fields do
+        if rows[fields[i]] == nil then
+            missing[#missing + 1] = fields[i]
+        end
+    end
+    for first = 1, #missing, 4000 do
+        local last = math.min(first + 3999, #missing)
+        local found = call('HMGET', self.key, unpack(missing, first, last))
+        for i = first, last do
+            local row = found[i - first + 1]
+            if row and not self.is_plain then
+                row = cmsgpack.unpack(row)
+            end
+            rows[missing[i]] = row
+        end
+    end
+end
+
+function Hash:flush()
+    if not next(self.changed) then
+        return
+    end
+    local rows, sets, dels = self.rows, {}, {}
+    for field in pairs(self.changed) do
+        local row = rows[field]
+        if row then
+            sets[#sets + 1] = field
+            sets[#sets + 1] = self.is_plain and row or cmsgpack.pack(row)
+        else
+            dels[#dels + 1] = field
+        end
+    end
+    self.changed = {}
+    call_many('HSET', self.key, sets, 2)
+    call_many('HDEL', self.key, dels)
+end
+
+local Index = {}
+Index.__index = Index
+
+-- Returns a sorted set whose changes are gathered; flush it before its ranges are read.
+local function index(key)
+    local one = units[key]
+    if not one then
+        one = setmetatable({ key = key, changed = {} }, Index)
+        units[key] = one
+    end
+    return one
+end
+
+function Index:add(member, score)
+    self.changed[member] = score or 0
+end
+
+function Index:drop(member)
+    self.changed[member] = false
+end
+
+function Index:flush()
+    if not next(self.changed) then
+        return
+    end
+    local adds, drops = {}, {}
+    for member, score in pairs(self.changed) do
+        if score then
+            adds[#adds + 1] = score
+            adds[#adds + 1] = member
+        else
+            drops[#drops + 1] = member
+        end
+    end
+    self.changed = {}
+    call_many('ZADD', self.key, adds, 2)
+    call_many('ZREM', self.key, drops)
+end
+
+-- == hints
+
+local STEM = string.sub(K.meta, 1, -5) -- what every key and channel of the partition begins with
+local bells = {}
+
+-- Rings a bell, once the script has done its work.
+local function ring(address)
+    if address ~= '' then
+        bells[#bells + 1] = address
+    end
+end
+
+local function publish(channel, message)
+    call(M.sharded == 1 and 'SPUBLISH' or 'PUBLISH', STEM .. channel, message)
+end
+
+local function flush()
+    for i = 1, #endings do
+        endings[i]()
+    end
+    for _, unit in pairs(units) do
+        unit:flush()
+    end
+    local changed = {}
+    for i = 1, #LEDGER do
+        if M[i] ~= KEPT[i] then
+            changed[#changed + 1] = LEDGER[i]
+            changed[#changed + 1] = M[i]
+        end
+    end
+    call_many('HSET', K.meta, changed)
+end
+
+-- Writes all, rings, and returns the reply: the news, if the script has a log, and what the verb adds.
+local function finish(...)
+    if not READS_ONLY then
+        flush()
+        for i = 1, #bells do
+            publish('bell:' .. bells[i], '')
+        end
+        if M.position ~= KEPT[POSITION] then
+            publish('news', string.format('%.0f', M.position))
+        end
+    end
+    if news then
+        return { news(SINCE_POSITION, SINCE_ID), ... }
+    end
+    return { ... }
+end

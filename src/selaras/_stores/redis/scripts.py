@@ -1,0 +1,212 @@
+"""The scripts, put together from their parts: what they share with Python is put into them here, and written once.
+
+In a script's text stand for
+
+    K.jobs                          the key of that name: the script declares the keys that it names, and no other
+    M.position                      a field of the ledger
+    STATE.RUNNING, LIMIT.LOG_LENGTH a number
+    EVENT.LOSE                      the event's word
+    NEWJOB.line, ROW.fence          where a field stands in an array (from 1)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from selaras._contracts import limits
+from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
+from selaras._core.jobs.job import Attempt, Edge, Fate, JobKind, OnConflict, Parent, Put, Refusal, UniqueUntil
+from selaras._core.jobs.lifecycle import FINAL, SETTLING, TRANSITIONS, UNCOUNTED, WAITING
+from selaras._core.jobs.states import JobEvent, JobState
+from selaras._core.positions import Scope
+
+FOLDER: Final = Path(__file__).parent / "lua"
+
+PARTS: Final = ("prelude", "log", "cells", "jobs")
+"""Texts that verbs are put together from; all others are verbs."""
+
+LEDGER: Final = (
+    "epoch",
+    "time",  # the latest time that was told (L8)
+    "counter",  # the last fence, token, stamp or effect id, without its epoch (P15)
+    "position",
+    "event_id",
+    "before_position",
+    "before_id",
+    "tag_floor",
+    "last_mark",
+    "numbers",
+    "partitions",
+    "index",
+    "sharded",  # 1: hints go by sharded pub/sub
+)
+"""Numbers of the hash `meta` that every script loads, and writes back where they have changed."""
+
+STATES: Final = {state: code for code, state in enumerate(JobState, 1)}
+"""States as rows keep them."""
+
+STRUCTS: Final[Mapping[str, type[Struct]]] = {
+    "PARENT": Parent,
+    "ATTEMPT": Attempt,
+    "PUT": Put,
+    "FILL": Fill,
+    "READ": ReadRequest,
+    "NAMES": Invalidation,
+    "OWNER": Owner,
+}
+"""Records whose fields scripts find by their place."""
+
+WORDS: Final[Mapping[str, type[StrEnum | IntEnum]]] = {
+    "EVENT": JobEvent,
+    "KIND": JobKind,
+    "EDGE": Edge,
+    "REFUSAL": Refusal,
+    "CONFLICT": OnConflict,
+    "UNTIL": UniqueUntil,
+    "FATE": Fate,
+    "SCOPE": Scope,
+}
+"""Enumerations, by the names of their members."""
+
+_HEAD: Final = re.compile(r"-- (\w[\w ]*): (.*)")
+_KEY: Final = re.compile(r"\bK\.(\w+)")
+_NAME: Final = re.compile(r"\b([A-Z]+)\.(\w+)\b")
+_COMMENT: Final = re.compile(r"(^|\s)-- .*")
+_STATE_SETS: Final = {"FINAL": FINAL, "WAITING": WAITING}
+_EVENT_SETS: Final = {"SETTLING": SETTLING, "UNCOUNTED": UNCOUNTED}
+_FLAGS: Final = frozenset({"allow-oom", "no-writes"})
+
+
+class ScriptError(Exception):
+    """A script's text is at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A verb as the server gets it. `keys`: the names of those it touches, in the order of KEYS."""
+
+    name: str
+    text: str
+    keys: tuple[str, ...]
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the comment at a text's beginning says."""
+
+    said: Mapping[str, str]
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Head:
+        """Read it. Raises ScriptError if there is none."""
+        said: dict[str, str] = {}
+        for line in text.splitlines():
+            match = _HEAD.fullmatch(line)
+            if match is None:
+                break
+            said[match[1]] = match[2]
+        if name not in said:
+            raise ScriptError(f"{name}.lua: its first line says what it does, as `-- {name}: ...`")
+        return cls(said)
+
+    def list(self, field: str) -> tuple[str, ...]:
+        """Return a list, one that is not there as an empty one."""
+        given = self.said.get(field, "none")
+        return () if given == "none" else tuple(given.replace(",", " ").split())
+
+
+@cache
+def script(name: str) -> Script:
+    """Put a verb's script together."""
+    head = Head.of(name, source(name))
+    flags = head.list("flags")
+    if not _FLAGS.issuperset(flags):
+        raise ScriptError(f"{name}.lua: flags {flags}; there are {sorted(_FLAGS)}")
+    body = "\n".join(_slim(source(part)) for part in ("prelude", *head.list("uses"), name))
+    body = _header(name, body, reads_only="no-writes" in flags) + body
+    keys = tuple(sorted(set(_KEY.findall(body))))
+    places = {key: number for number, key in enumerate(keys, 1)}
+    body = _KEY.sub(lambda match: f"KEYS[{places[match[1]]}]", body)
+    body = _NAME.sub(lambda match: _constant(name, match), body)
+    text = f"#!lua flags={','.join(flags)}\n{body}" if flags else f"#!lua\n{body}"
+    return Script(name, text, keys, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def verbs() -> tuple[str, ...]:
+    """Return the names of all verbs."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.lua") if path.stem not in PARTS))
+
+
+@cache
+def source(name: str) -> str:
+    """Return a text as it was written."""
+    return (FOLDER / f"{name}.lua").read_text(encoding="utf-8")
+
+
+def _header(name: str, body: str, *, reads_only: bool) -> str:
+    """Make the tables that the text asks for."""
+    tables = {word: _set_of(str(STATES[state]) for state in states) for word, states in _STATE_SETS.items()}
+    tables |= {word: _set_of(_quoted(event) for event in events) for word, events in _EVENT_SETS.items()}
+    moves = {
+        f"{STATES[state]}{event.value}": _set_of(str(STATES[end]) for end in ends)
+        for (state, event), ends in TRANSITIONS.items()
+    }
+    tables["MOVES"] = "{" + ", ".join(f"['{move}'] = {ends}" for move, ends in sorted(moves.items())) + "}"
+    return "\n".join(
+        (
+            f"local SCRIPT, READS_ONLY, POSITION = '{name}', {str(reads_only).lower()}, {LEDGER.index('position') + 1}",
+            f"local LEDGER = {{{', '.join(map(_quoted, LEDGER))}}}",
+            *(f"local {word} = {table}" for word, table in tables.items() if re.search(rf"\b{word}\b", body)),
+            "",
+        )
+    )
+
+
+def _set_of(values: Iterable[str]) -> str:
+    return "{" + ", ".join(f"[{value}] = true" for value in sorted(values)) + "}"
+
+
+def _constant(script_name: str, match: re.Match[str]) -> str:
+    group, name = match[1], match[2]
+    value = constants(group).get(name)
+    if value is None:
+        if group in STRUCTS or group in WORDS or group in ("M", "LIMIT", "STATE"):
+            raise ScriptError(f"{script_name}.lua: {group}.{name} is not known")
+        return match[0]
+    return value
+
+
+@cache
+def constants(group: str) -> Mapping[str, str]:
+    """Return what stands for the names of a group, as Lua writes it."""
+    if group == "M":
+        return {name: f"M[{number}]" for number, name in enumerate(LEDGER, 1)}
+    if group == "LIMIT":
+        return {name: str(value) for name, value in vars(limits).items() if isinstance(value, int)}
+    if group == "STATE":
+        return {state.name: str(code) for state, code in STATES.items()}
+    if group in WORDS:
+        return {member.name: _quoted(member.value) for member in WORDS[group]}
+    if group in STRUCTS:
+        return {name: str(number) for number, name in enumerate(STRUCTS[group].__struct_fields__, 1)}
+    return {}
+
+
+def _quoted(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def _slim(text: str) -> str:
+    """Leave out comments and indents: what is sent after each restart of a server is half as long."""
+    lines = (_COMMENT.sub("", line).strip() for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines if line)
