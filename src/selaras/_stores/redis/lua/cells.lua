@@ -1,0 +1,339 @@
+-- cells: the shared tier: in each key's place an entry, or intents, or a token, or nothing (P7-P14)
+-- uses: log
+-- keys: entries, intents, tokens, floors, owners, falls
+-- cost: O(1) a key and call; a void O(intents on the key)
+--
+-- entries  key -> stamp, position, until_us, then the tail: 4 byte size, 8 byte blob id, msgpack [checksum, version, family, tags]
+-- tokens   key -> token, until_us, the position it was granted at
+-- floors   key -> [version | false, closed_until_us]
+-- intents  key -> list of intents in order of planting, see the names of their fields below
+-- owners   every intent once, by owner; falls: those that fall by themselves, by when
+-- An owner is {home, job, fence}; a put is {key, expires_in_us, tail}.
+
+local entries, tokens = hash(K.entries, true), hash(K.tokens, true)
+local intents, floors = hash(K.intents), hash(K.floors)
+local owners, falls = index(K.owners), index(K.falls)
+
+local HOME, JOB, FENCE, PLANTED_US, PLANTED_AT, CLEAN, PREIMAGE, UNTIL_US, EPOCH = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local ROW, ROW_HEAD, TAIL_HEAD = '>c16dd', 32, 12
+
+local function owner_prefix(home, job) return string.format('%d:%d:', home, #job) .. job end
+
+local function tail_of(row) return cmsgpack.unpack(row:sub(ROW_HEAD + TAIL_HEAD + 1)) end
+
+-- Whether there is a floor, and a value of this version lies below it.
+local function is_below(version, floor) return floor and (not version or version < floor) end
+
+local function row_of(position, until_us, tail)
+    return struct.pack(ROW, next_counter(), position, until_us) .. tail
+end
+
+-- Store a value. Returns its position and its stamp.
+local function store(put)
+    local expires_in_us = put[2]
+    local row = row_of(M.position, expires_in_us > 0 and NOW + expires_in_us or 0, put[3])
+    entries:set(put[1], row)
+    return M.position, row:sub(1, 16)
+end
+
+-- The entry of a key as a reply carries it: what is left of its time, and its row; nil if its time is over, a tag or its
+-- family was voided since, or it is below the floor.
+local function valid(key)
+    local row = entries:get(key)
+    if not row then return nil end
+    local _, position, until_us = struct.unpack(ROW, row)
+    if until_us > 0 and until_us <= NOW then return nil end
+    local floor = floors:get(key)
+    local below = floor and floor[1]
+    if below or log_may_void(position) then
+        local tail = tail_of(row)
+        if log_voided_after(position, tail[3], tail[4]) or is_below(tail[2], below) then return nil end
+    end
+    return {until_us > 0 and until_us - NOW or 0, row}
+end
+
+-- Where the intent of the owner's job stands in a list, whatever its attempt.
+local function place_of(here, owner)
+    for place, intent in ipairs(here or {}) do
+        if intent[JOB] == owner[2] and intent[HOME] == owner[1] then return place end
+    end
+end
+
+-- The list of intents on a key, and where the owner's own one stands there.
+local function own_of(owner, key)
+    local here = intents:get(key)
+    local place = place_of(here, owner)
+    if place and here[place][FENCE] == owner[3] then return here, place end
+    return here, nil
+end
+
+local function is_clean(intent) return intent[CLEAN] and intent[EPOCH] == M.epoch end
+
+local function touch(intent) intent[CLEAN], intent[PREIMAGE] = false, false end
+
+local function remove(here, place, key)
+    local intent = table.remove(here, place)
+    local member = owner_prefix(intent[HOME], intent[JOB]) .. key
+    owners:drop(member)
+    if intent[UNTIL_US] > 0 then falls:drop(member) end
+    if #here > 0 then intents:set(key, here) else intents:del(key) end
+end
+
+-- Whatever was known of the key is not to be trusted (L6).
+local function cells_void(key)
+    log_append(SCOPE.KEY, key)
+    entries:del(key)
+    tokens:del(key)
+    local here, touched = intents:get(key), false
+    for _, intent in ipairs(here or {}) do
+        touched = touched or intent[CLEAN] or intent[PREIMAGE]
+        touch(intent)
+    end
+    if touched then intents:set(key, here) end
+end
+
+-- Raise version floors, and close keys to fills for a while (P13).
+local function cells_set_floors(versions, closes)
+    for _, pair in ipairs(versions) do
+        local floor = floors:get(pair[1]) or {false, 0}
+        if not floor[1] or floor[1] < pair[2] then floor[1] = pair[2] end
+        floors:set(pair[1], floor)
+    end
+    for _, pair in ipairs(closes) do
+        local floor = floors:get(pair[1]) or {false, 0}
+        floor[2] = math.max(floor[2], NOW + pair[2])
+        floors:set(pair[1], floor)
+    end
+end
+
+-- Void names, set floors, close fills.
+local function cells_invalidate(keys, tags, families, versions, closes)
+    if #keys > 1 then intents:prefetch(keys) end
+    for _, key in ipairs(keys) do cells_void(key) end
+    for _, tag in ipairs(tags) do log_append(SCOPE.TAG, tag) end
+    for _, family in ipairs(families) do log_append(SCOPE.FAMILY, family) end
+    cells_set_floors(versions, closes)
+end
+
+-- Put the owner's intent in the key's place (L3). Returns the pre-image as a reply carries it, if it has one.
+local function cells_plant(owner, key)
+    local here = intents:get(key)
+    local former = place_of(here, owner)
+    if former and here[former][FENCE] == owner[3] then -- invalidated by its own attempt: what it puts later is still the latest
+        local clean = here[former][CLEAN]
+        cells_void(key)
+        here[former][CLEAN] = clean
+        intents:set(key, here)
+        return nil
+    end
+    local stored = not here and valid(key) or nil
+    cells_void(key)
+    local alone = not here
+    here = here or {}
+    if former then remove(here, former, key) end -- of an earlier attempt (P18)
+    here[#here + 1] = {owner[1], owner[2], owner[3], NOW, M.position, alone, stored and stored[2] or false, 0, M.epoch}
+    intents:set(key, here)
+    owners:add(owner_prefix(owner[1], owner[2]) .. key)
+    return stored
+end
+
+-- Whether a later attempt of the same job has its intent there: the owner's lease is lost.
+local function cells_outlived(owner, key)
+    local here = intents:get(key)
+    local place = place_of(here, owner)
+    return place ~= nil and here[place][FENCE] > owner[3]
+end
+
+-- Remove the owner's intent; store `put` where it may be (L5). Returns position and stamp of a stored value.
+local function cells_resolve(owner, key, put)
+    local here, place = own_of(owner, key)
+    if not place then
+        cells_void(key) -- P9
+        return nil
+    end
+    local intent, sole = here[place], #here == 1
+    remove(here, place, key)
+    if not put then return nil end
+    if sole and is_clean(intent) then
+        local floor = floors:get(key)
+        local below = floor and floor[1]
+        local tail = (below or log_may_void(intent[PLANTED_AT])) and cmsgpack.unpack(put[3]:sub(TAIL_HEAD + 1))
+        if not tail or not (is_below(tail[2], below) or log_voided_after(intent[PLANTED_AT], tail[3], tail[4])) then
+            return store(put)
+        end
+    end
+    cells_void(key)
+    return nil
+end
+
+-- Undo a plant whose attempt never started: the pre-image returns, if nothing touched the key (P10).
+local function cells_restore(owner, key)
+    local here, place = own_of(owner, key)
+    local intent = place and here[place]
+    cells_resolve(owner, key, nil)
+    local row = intent and intent[EPOCH] == M.epoch and intent[PREIMAGE]
+    if not row then return end
+    if log_may_void(intent[PLANTED_AT]) then
+        local tail = tail_of(row)
+        if log_voided_after(intent[PLANTED_AT], tail[3], tail[4]) then return end
+    end
+    local _, _, until_us = struct.unpack(ROW, row)
+    entries:set(key, row_of(M.position, until_us, row:sub(ROW_HEAD + 1)))
+end
+
+-- Keys with an intent of the owner's job, in order of key.
+local function keys_of_job(home, job)
+    owners:flush()
+    local prefix, keys = owner_prefix(home, job), {}
+    for place, member in ipairs(call('ZRANGE', K.owners, '[' .. prefix, '(' .. prefix .. ABSENT, 'BYLEX')) do
+        keys[place] = member:sub(#prefix + 1)
+    end
+    if #keys > 1 then intents:prefetch(keys) end
+    return keys
+end
+
+-- Keys on which this attempt's intents stand, in order of key.
+local function cells_keys_of(owner)
+    local keys = {}
+    for _, key in ipairs(keys_of_job(owner[1], owner[2])) do
+        local _, place = own_of(owner, key)
+        if place then keys[#keys + 1] = key end
+    end
+    return keys
+end
+
+-- The attempt was lost: its intents wait for the next one, unclean (P18). `until_us`: they fall by themselves then.
+local function cells_pass_on(owner, until_us)
+    local prefix = owner_prefix(owner[1], owner[2])
+    for _, key in ipairs(keys_of_job(owner[1], owner[2])) do
+        local here = intents:get(key)
+        local intent = here[place_of(here, owner)]
+        if intent[FENCE] <= owner[3] then
+            touch(intent)
+            if until_us and intent[UNTIL_US] == 0 then
+                intent[UNTIL_US] = until_us
+                falls:add(prefix .. key, until_us)
+            end
+            intents:set(key, here)
+        end
+    end
+end
+
+-- A write of the owner may still land: its intent stays, unclean; without one the key is voided (P9).
+local function cells_leave(owner, key)
+    local here, place = own_of(owner, key)
+    if not place then
+        cells_void(key)
+        return
+    end
+    touch(here[place])
+    intents:set(key, here)
+end
+
+-- No attempt follows the owner's: intents it left behind fall, and void, at `until_us` (P18).
+local function cells_let_stand(owner, until_us) cells_pass_on(owner, until_us) end
+
+-- Void the keys of intents whose grace is over. Returns how many.
+local function cells_drop_fallen(limit)
+    falls:flush()
+    local found = {}
+    for place, member in ipairs(call('ZRANGE', K.falls, '(0', NOW, 'BYSCORE', 'LIMIT', 0, math.max(limit, 1000))) do
+        local home, length, rest = member:match('^(%d+):(%d+):(.*)$')
+        found[place] = {rest:sub(length + 1), tonumber(home), rest:sub(1, length)}
+    end
+    table.sort(found, function(a, b)
+        if a[1] ~= b[1] then return is_before(a[1], b[1]) end
+        if a[2] ~= b[2] then return a[2] < b[2] end
+        return is_before(a[3], b[3])
+    end)
+    for place = 1, math.min(limit, #found) do
+        local key, home, job = unpack(found[place])
+        local here = intents:get(key)
+        remove(here, place_of(here, {home, job}), key)
+        cells_void(key)
+    end
+    return math.min(limit, #found)
+end
+
+-- Intents of other homes that have stood since `planted_before_us`, in order of key, as `cells_shown` tells them.
+local function cells_orphans(planted_before_us)
+    owners:flush()
+    local own, keys, seen, found = M.index .. ':', {}, {}, {}
+    for _, range in ipairs({{'-', '(' .. own}, {'[' .. M.index .. ';', '(' .. ABSENT}}) do
+        for _, member in ipairs(call('ZRANGE', K.owners, range[1], range[2], 'BYLEX', 'LIMIT', 0, 1000)) do
+            local length, rest = member:match('^%d+:(%d+):(.*)$')
+            local key = rest:sub(length + 1)
+            if not seen[key] then seen[key], keys[#keys + 1] = true, key end
+        end
+    end
+    table.sort(keys, is_before)
+    if #keys > 1 then intents:prefetch(keys) end
+    for _, key in ipairs(keys) do
+        for _, intent in ipairs(intents:get(key)) do
+            if intent[HOME] ~= M.index and intent[PLANTED_US] <= planted_before_us then
+                found[#found + 1] = {key, intent[HOME], intent[JOB], intent[FENCE], is_clean(intent) and 1 or 0, intent[UNTIL_US]}
+            end
+        end
+    end
+    return found
+end
+
+-- The intents on a key, in order of planting, as a reply carries them.
+local function cells_shown(key)
+    local shown = {}
+    for place, intent in ipairs(intents:get(key) or {}) do
+        shown[place] = {key, intent[HOME], intent[JOB], intent[FENCE], is_clean(intent) and 1 or 0, intent[UNTIL_US]}
+    end
+    return shown
+end
+
+-- Free what no reader can meet any more: values past their end, tokens that ran out, fills open again. Goes round the
+-- keys a piece at a call; where much is dead it takes more of them.
+local function cells_drop_dead()
+    local function sweep(name, key, rows, is_dead)
+        rows:flush() -- what it holds back must not be taken for dead
+        local field = 'sweep:' .. name
+        local cursor = call('HGET', K.meta, field) or '0'
+        local count = math.max(100, math.min(1000, math.floor(call('HLEN', key) / 500)))
+        local begun, rounds = cursor, 0
+        repeat
+            local page = call('HSCAN', key, cursor, 'COUNT', count)
+            local dead = 0
+            cursor, rounds = page[1], rounds + 1
+            for place = 1, #page[2], 2 do
+                if page[2][place] ~= ABSENT and is_dead(page[2][place + 1]) then
+                    rows:del(page[2][place])
+                    dead = dead + 1
+                end
+            end
+        until cursor == '0' or rounds == 10 or dead * 8 < #page[2]
+        if cursor ~= begun then call('HSET', K.meta, field, cursor) end
+    end
+    local function is_over(row)
+        local _, _, until_us = struct.unpack(ROW, row)
+        return until_us > 0 and until_us <= NOW
+    end
+    local function is_given_up(row)
+        local _, until_us = struct.unpack(ROW, row)
+        return until_us <= NOW
+    end
+    local function is_open(row)
+        local floor = cmsgpack.unpack(row)
+        return not floor[1] and floor[2] <= NOW
+    end
+    sweep('entries', K.entries, entries, is_over)
+    sweep('tokens', K.tokens, tokens, is_given_up)
+    sweep('floors', K.floors, floors, is_open)
+end
+
+-- Let the keys exist.
+local function cells_create()
+    for _, key in ipairs({K.entries, K.tokens, K.floors, K.intents}) do call('HSET', key, ABSENT, '') end
+    for _, key in ipairs({K.owners, K.falls}) do call('ZADD', key, 0, ABSENT) end
+end
+
+-- A new epoch: no entry and no token of the old one is trusted (P20). Intents say themselves of which one they are.
+local function cells_forget()
+    call('UNLINK', K.entries, K.tokens)
+    cells_create()
+end

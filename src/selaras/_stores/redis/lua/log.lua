@@ -1,0 +1,78 @@
+-- log: the partition's events in order, and where the last one of each tag and family stands
+-- keys: meta, log, marks
+-- cost: O(1) an event; news O(events told); trim O(events trimmed), bounded
+
+local EVENT_ID = '%.0f-%.0f'
+local ABSENT = '\255' -- a field or member that lets a key exist: no name has this byte
+
+-- Void `name`, for everybody, from here on.
+local function log_append(scope, name)
+    local position = M.position + 1
+    M.position, M.event_id = position, next_event_id()
+    call('XADD', K.log, string.format(EVENT_ID, position, M.event_id), scope, name)
+    if scope ~= SCOPE.KEY then
+        call('ZADD', K.marks, position, scope .. ':' .. name)
+        M.last_mark = position
+    end
+end
+
+-- Whether the marks must be asked about something that was true at `position`.
+local function log_may_void(position)
+    return position < M.last_mark or position < M.tag_floor
+end
+
+-- Whether the family or one of the tags has an event after `position` (P12).
+local function log_voided_after(position, family, tags)
+    if not log_may_void(position) then return false end
+    if #tags > 0 and position < M.tag_floor then return true end
+    local names = {SCOPE.FAMILY .. ':' .. family}
+    for _, tag in ipairs(tags) do names[#names + 1] = SCOPE.TAG .. ':' .. tag end
+    for first = 1, #names, 4000 do
+        local last = math.min(first + 3999, #names)
+        for _, mark in ipairs(call('ZMSCORE', K.marks, unpack(names, first, last))) do
+            if mark and tonumber(mark) > position then return true end
+        end
+    end
+    return false
+end
+
+-- What came after the caller's cursor: tail, epoch, whether to reset, and the events as they lie in the log; the one at
+-- the cursor itself may be the first of them.
+function news(position, event_id)
+    local behind = M.position - position
+    if behind == 0 and event_id == M.event_id then return {M.position, M.event_id, M.epoch, 0, {}} end
+    if position > 0 and behind > 0 and behind <= LIMIT.NEWS_MOST then
+        if position > M.before_position then
+            local events = call('XRANGE', K.log, string.format(EVENT_ID, position, event_id), '+')
+            if #events == behind + 1 then return {M.position, M.event_id, M.epoch, 0, events} end
+        elseif position == M.before_position and event_id == M.before_id then
+            return {M.position, M.event_id, M.epoch, 0, call('XRANGE', K.log, position + 1, '+')}
+        end
+    end
+    return {M.position, M.event_id, M.epoch, 1, {}}
+end
+
+-- Forget the oldest events beyond the length kept, so many at once at most. Returns how many.
+local function log_trim()
+    local last = math.min(M.position - LIMIT.LOG_LENGTH, M.before_position + 10000)
+    local trimmed = last - M.before_position
+    if trimmed <= 0 then return 0 end
+    local forgotten = {}
+    for _, name in ipairs(call('ZRANGE', K.marks, '(0', last, 'BYSCORE')) do
+        if name:sub(1, 2) == SCOPE.TAG .. ':' then forgotten[#forgotten + 1] = name end
+    end
+    if #forgotten > 0 then
+        M.tag_floor = tonumber(call('ZSCORE', K.marks, forgotten[#forgotten]))
+        call_many('ZREM', K.marks, forgotten)
+    end
+    local id = call('XRANGE', K.log, last, last)[1][1]
+    M.before_position, M.before_id = last, tonumber(id:sub(id:find('-', 1, true) + 1))
+    call('XTRIM', K.log, 'MINID', last + 1)
+    return trimmed
+end
+
+-- Let the keys exist.
+local function log_create()
+    call('XADD', K.log, 'MAXLEN', 0, '0-1', SCOPE.KEY, ABSENT)
+    call('ZADD', K.marks, 0, ABSENT)
+end
