@@ -199,10 +199,10 @@ class History:
         settlement = self._settlement(writer, event)
         reply = await self.world.home.settle(writer.worker.id, [settlement], self.local.applied)
         self.local.hear(reply.news)
-        self._settled(writer, reply.settled[0])
+        self._settled(writer, settlement, reply.settled[0])
 
-    def _settled(self, writer: Writer, settled: Settled) -> None:
-        if settled.refusal is None:
+    def _settled(self, writer: Writer, settlement: Settlement, settled: Settled) -> None:
+        if settled.refusal is None and settlement.event not in (JobEvent.RELEASE, JobEvent.GIVE_BACK):
             self.settled[settled.job] = settled.fence + 1
         for key, position, _ in settled.stored:
             self.local.keep(key, writer.committed[key], position)
@@ -233,9 +233,10 @@ class History:
             return
         self.writers.remove(writer)
         worker.cursor = self.local.applied
-        reply = await worker.turn(self._settlement(writer, self._event()))
+        settlement = self._settlement(writer, self._event())
+        reply = await worker.turn(settlement)
         self.local.hear(reply.news)
-        self._settled(writer, reply.settled[0])
+        self._settled(writer, settlement, reply.settled[0])
         self._take(worker, reply.claims)
         if reply.claims and self.chance.random() < 0.8:
             await self.a_writer_commits()
@@ -286,9 +287,7 @@ class History:
     async def a_reply_is_lost(self) -> None:
         """What it claimed is released by the next heartbeat."""
         worker = self.chance.choice(self.workers)
-        reply = await worker.send(limit=1)
-        lost = {claim.job for claim in reply.claims}
-        self.writers = [writer for writer in self.writers if writer.attempt.job not in lost]
+        await worker.send(limit=1)
         worker.beat(*(writer.attempt for writer in self.writers if writer.worker is worker))
 
     async def time_passes(self) -> None:

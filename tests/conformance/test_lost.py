@@ -238,6 +238,34 @@ async def test_p18_the_intents_of_a_lost_attempt_pass_to_the_next_one(world: Wor
     assert not await world.home.intents(K)
 
 
+@pytest.mark.parametrize("how", ["unstarted", "given back", "never received"])
+@pytest.mark.parametrize("before", ["lost", "unsure"])
+async def test_p18_an_attempt_that_did_nothing_leaves_the_intents_of_the_one_before_it(
+    world: World, before: str, how: str
+) -> None:
+    worker, zombie = await world.worker("other", lease_us=10 * LEASE), await world.worker()
+    await world.enqueue(job(A, writes=(K,)))
+    first = await zombie.claim()
+    if before == "lost":
+        await world.lose_workers()
+    else:
+        await zombie.end(first, JobEvent.RETRY, unsure=True)
+
+    match how:
+        case "unstarted":
+            await worker.end(await worker.claim(), JobEvent.RELEASE, started=False)
+        case "given back":
+            await worker.end(await worker.claim(), JobEvent.GIVE_BACK)
+        case _:
+            await worker.send(limit=1)
+            worker.beat()
+    between = await world.look(K)
+    await worker.run()
+
+    assert between == Standing()
+    assert not await world.home.intents(K)
+
+
 async def test_p18_the_intents_of_the_last_lost_attempt_stand_a_grace_then_void(world: World) -> None:
     worker = await world.worker()
     await world.enqueue(job(A, writes=(K,), max_lost=1))

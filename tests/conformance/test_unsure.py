@@ -138,6 +138,23 @@ async def test_p18_an_unsure_attempt_s_keys_elsewhere_stand_a_grace_too(far: Wor
     assert [intent.until_us > 0 for intent in intents] == [True, True]
 
 
+async def test_p18_an_attempt_that_did_nothing_leaves_the_keys_elsewhere_to_the_next_one(far: World) -> None:
+    worker = await far.worker()
+    await far.enqueue(job(A, writes=(R,)))
+    first = await worker.claim()
+    await _there(far).plant(worker.id, Owner(0, A, first.fence), (R,), START)
+    await worker.end(first, JobEvent.RETRY, unsure=True)
+    second = await worker.claim()
+    await _there(far).plant(worker.id, Owner(0, A, second.fence), (R,), START)
+
+    await worker.end(second, JobEvent.RELEASE, started=False)
+    await _deliver(far)
+    (intent,) = await _there(far).intents(R)
+
+    assert intent.fence == second.fence
+    assert await _fate(far, second) is Fate.PENDING  # whoever asks after it lets it stand
+
+
 # -- fates
 
 

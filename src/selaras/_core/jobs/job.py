@@ -204,7 +204,8 @@ class Settlement(Struct, frozen=True):
         serves: its declared keys of families under `during_write="serve"`, repeated for the same reason, and so that
             other partitions can be told of them first (P17).
         unsure: the body began and was stopped from outside (timeout, cancel, shutdown, killed child): a write of it
-            may still reach the datastore. Its intents are not removed but go the way of a lost attempt's (P18).
+            may still reach the datastore. Its intents are not removed but go the way of a lost attempt's (P18). So do, by
+            the store's own word, those of a `release` or `give_back` that follows a lost or unsure attempt.
         started: False only for a `release` of an attempt whose body never began: its pre-image may return (P10).
     """
 

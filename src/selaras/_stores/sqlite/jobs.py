@@ -603,6 +603,8 @@ class Jobs:
         if settlement.event not in SETTLING:
             return Settled(settlement.job, settlement.fence, refusal=Refusal.WRONG_STATE)
         success = settlement.event is JobEvent.SUCCEED
+        if settlement.event in (JobEvent.RELEASE, JobEvent.GIVE_BACK) and (row.lost or row.unsure):
+            settlement = structs.replace(settlement, unsure=True)  # it did nothing; one before it may write yet (P18)
         stored = self._settle_cells(row, settlement, now)
         row.instance = ""
         self._apply(row, settlement, now)
