@@ -11,7 +11,7 @@ from selaras._stores.redis.scripts import FOLDER, PARTS, Head, script, source, v
 def test_a_script_declares_the_keys_that_it_touches(verb: str) -> None:
     texts = ("prelude", *Head.of(verb, source(verb)).list("uses"), verb)
     declared = {key for text in texts for key in Head.of(text, source(text)).list("keys")}
-    assert set(script(verb).keys) == declared
+    assert set(script(verb).keys) <= declared
 
 
 @pytest.mark.parametrize("verb", verbs())

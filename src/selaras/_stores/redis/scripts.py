@@ -49,7 +49,7 @@ LEDGER: Final = (
     "index",
     "sharded",  # 1: hints go by sharded pub/sub
 )
-"""Numbers of the hash `meta` that every script loads, and writes back where they have changed."""
+"""Numbers that every script loads, and writes back where they have changed: the field `ledger` of the hash `meta`."""
 
 STATES: Final = {state: code for code, state in enumerate(JobState, 1)}
 """States as rows keep them."""
@@ -80,7 +80,10 @@ WORDS: Final[Mapping[str, type[StrEnum | IntEnum]]] = {
 _HEAD: Final = re.compile(r"-- (\w[\w ]*): (.*)")
 _KEY: Final = re.compile(r"\bK\.(\w+)")
 _NAME: Final = re.compile(r"\b([A-Z]+)\.(\w+)\b")
-_COMMENT: Final = re.compile(r"(^|\s)-- .*")
+_COMMENT: Final = re.compile(r"(^|[^\S\n])-- .*", re.MULTILINE)
+_DEFINES: Final = re.compile(
+    r"local function (?P<name>\w+)\(|function \w+:(?P<method>\w+)\(|local (?P<rows>\w+) = (?:hash|index)\(K\.\w+(?:, true)?\)$"
+)
 _STATE_SETS: Final = {"FINAL": FINAL, "WAITING": WAITING}
 _EVENT_SETS: Final = {"SETTLING": SETTLING, "UNCOUNTED": UNCOUNTED}
 _FLAGS: Final = frozenset({"allow-oom", "no-writes"})
@@ -132,7 +135,7 @@ def script(name: str) -> Script:
     flags = head.list("flags")
     if not _FLAGS.issuperset(flags):
         raise ScriptError(f"{name}.lua: flags {flags}; there are {sorted(_FLAGS)}")
-    body = "\n".join(_slim(source(part)) for part in ("prelude", *head.list("uses"), name))
+    body = _slim(_used("\n".join(_COMMENT.sub("", source(part)) for part in ("prelude", *head.list("uses"), name))))
     body = _header(name, body, reads_only="no-writes" in flags) + body
     keys = tuple(sorted(set(_KEY.findall(body))))
     places = {key: number for number, key in enumerate(keys, 1)}
@@ -164,8 +167,8 @@ def _header(name: str, body: str, *, reads_only: bool) -> str:
     tables["MOVES"] = "{" + ", ".join(f"['{move}'] = {ends}" for move, ends in sorted(moves.items())) + "}"
     return "\n".join(
         (
-            f"local SCRIPT, READS_ONLY, POSITION = '{name}', {str(reads_only).lower()}, {LEDGER.index('position') + 1}",
-            f"local LEDGER = {{{', '.join(map(_quoted, LEDGER))}}}",
+            f"local SCRIPT, READS_ONLY = '{name}', {str(reads_only).lower()}",
+            f"local LEDGER, NO_LEDGER = '>{'d' * len(LEDGER)}', string.rep('\\0', {8 * len(LEDGER)})",
             *(f"local {word} = {table}" for word, table in tables.items() if re.search(rf"\b{word}\b", body)),
             "",
         )
@@ -207,6 +210,37 @@ def _quoted(value: Any) -> str:
 
 
 def _slim(text: str) -> str:
-    """Leave out comments and indents: what is sent after each restart of a server is half as long."""
-    lines = (_COMMENT.sub("", line).strip() for line in text.splitlines())
+    """Leave out indents and empty lines."""
+    lines = (line.strip() for line in text.splitlines())
     return "".join(f"{line}\n" for line in lines if line)
+
+
+def _used(text: str) -> str:
+    """Leave out functions and rows that nothing asks for: a script makes all that it has anew at each call."""
+    pieces: list[tuple[str, str]] = []  # what asks for it, a pattern; its text
+    lines = iter(text.splitlines())
+    for line in lines:
+        match = _DEFINES.match(line)
+        piece = [line]
+        if match and match["rows"] is None and not line.endswith(" end"):
+            for more in lines:
+                piece.append(more)
+                if more == "end":
+                    break
+        asked = (
+            ""
+            if match is None
+            else rf"[:.]{match['method']}\b"
+            if match["method"]
+            else rf"\b{match['name'] or match['rows']}\b"
+        )
+        pieces.append((asked, "\n".join(piece)))
+    while True:
+        kept = [
+            (asked, piece)
+            for place, (asked, piece) in enumerate(pieces)
+            if not asked or any(re.search(asked, other) for at, (_, other) in enumerate(pieces) if at != place)
+        ]
+        if len(kept) == len(pieces):
+            return "\n".join(piece for _, piece in kept)
+        pieces = kept

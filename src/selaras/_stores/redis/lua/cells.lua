@@ -10,9 +10,12 @@
 -- owners   every intent once, by owner; falls: those that fall by themselves, by when
 -- An owner is {home, job, fence}; a put is {key, expires_in_us, tail}.
 
-local entries, tokens = hash(K.entries, true), hash(K.tokens, true)
-local intents, floors = hash(K.intents), hash(K.floors)
-local owners, falls = index(K.owners), index(K.falls)
+local entries = hash(K.entries, true)
+local tokens = hash(K.tokens, true)
+local floors = hash(K.floors)
+local intents = hash(K.intents)
+local owners = index(K.owners)
+local falls = index(K.falls)
 
 local HOME, JOB, FENCE, PLANTED_US, PLANTED_AT, CLEAN, PREIMAGE, UNTIL_US, EPOCH = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local ROW, ROW_HEAD, TAIL_HEAD = '>c16dd', 32, 12

@@ -3,15 +3,13 @@
 
 local call = redis.call
 
-local M = call('HMGET', K.meta, unpack(LEDGER))
-if not M.epoch and SCRIPT ~= 'greet' then
+-- One field of numbers packed together: every script reads it and most write it, so its price is paid by all.
+local ledger = call('HGET', K.meta, 'ledger')
+if not ledger and SCRIPT ~= 'greet' then
     return redis.error_reply('SELARASGONE the partition is not there: it was never opened, or its server lost its memory')
 end
-local KEPT = {}
-for i = 1, #LEDGER do
-    M[i] = tonumber(M[i] or 0)
-    KEPT[i] = M[i]
-end
+local M = { struct.unpack(LEDGER, ledger or NO_LEDGER) }
+local OLD_POSITION = M.position
 
 local NOW = tonumber(ARGV[1])
 if NOW == 0 then
@@ -21,7 +19,6 @@ end
 if NOW < M.time then
     NOW = M.time -- it does not go back when the clock does (L8)
 end
-M.time = NOW
 
 local SINCE_POSITION, SINCE_ID = tonumber(ARGV[3]), tonumber(ARGV[4])
 local REQ = ARGV[5] and cmsgpack.unpack(ARGV[5])
@@ -151,7 +148,7 @@ end
 
 function Hash:flush()
     if not next(self.changed) then
-        return
+        return false
     end
     local rows, sets, dels = self.rows, {}, {}
     for field in pairs(self.changed) do
@@ -166,6 +163,7 @@ function Hash:flush()
     self.changed = {}
     call_many('HSET', self.key, sets, 2)
     call_many('HDEL', self.key, dels)
+    return true
 end
 
 local Index = {}
@@ -191,7 +189,7 @@ end
 
 function Index:flush()
     if not next(self.changed) then
-        return
+        return false
     end
     local adds, drops = {}, {}
     for member, score in pairs(self.changed) do
@@ -205,6 +203,7 @@ function Index:flush()
     self.changed = {}
     call_many('ZADD', self.key, adds, 2)
     call_many('ZREM', self.key, drops)
+    return true
 end
 
 -- == hints
@@ -227,17 +226,14 @@ local function flush()
     for i = 1, #endings do
         endings[i]()
     end
+    local wrote = false
     for _, unit in pairs(units) do
-        unit:flush()
+        wrote = unit:flush() or wrote
     end
-    local changed = {}
-    for i = 1, #LEDGER do
-        if M[i] ~= KEPT[i] then
-            changed[#changed + 1] = LEDGER[i]
-            changed[#changed + 1] = M[i]
-        end
+    if wrote or struct.pack(LEDGER, unpack(M)) ~= ledger then
+        M.time = NOW -- from here on; a script that wrote nothing was nowhere in time
+        call('HSET', K.meta, 'ledger', struct.pack(LEDGER, unpack(M)))
     end
-    call_many('HSET', K.meta, changed)
 end
 
 -- Writes all, rings, and returns the reply: the news, if the script has a log, and what the verb adds.
@@ -247,7 +243,7 @@ local function finish(...)
         for i = 1, #bells do
             publish('bell:' .. bells[i], '')
         end
-        if M.position ~= KEPT[POSITION] then
+        if M.position ~= OLD_POSITION then
             publish('news', string.format('%.0f', M.position))
         end
     end
