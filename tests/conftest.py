@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.clock import VirtualClock
+from tests.redis.binaries import summary
 from tests.stores import KINDS, make_store
 
 from selaras._contracts.store import Store
@@ -29,6 +30,11 @@ settings.register_profile(
 )
 settings.register_profile("dev", deadline=None, max_examples=500, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which servers the tests met, and what had to be left out for want of one."""
+    terminalreporter.write_line(f"Redis and Valkey servers: {summary()}")
 
 
 @pytest.fixture

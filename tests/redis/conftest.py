@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shutil import which
 
 import pytest
-from tests.redis.binaries import Binary, binaries
+from tests.redis.binaries import Binary, binaries, leave_out
 from tests.redis.certificates import Certificates
 from tests.redis.servers import RedisServer, shared_server
 
@@ -28,4 +29,6 @@ def any_binary(request: pytest.FixtureRequest) -> Binary:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    if not which("openssl"):
+        leave_out("no openssl on this machine: tests with certificates are left out")
     return Certificates(tmp_path_factory.mktemp("certificates"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Self, TypeAlias
 
@@ -42,9 +43,26 @@ class Connection:
 
     def call(self, *words: str | bytes | float) -> Reply:
         """Say one command; ServerError when the server refuses it."""
-        parts = [word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape") for word in words]
-        self._socket.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts))
+        self.send(words)
         return self._reply()
+
+    def send(self, *commands: Sequence[str | bytes | int | float]) -> None:
+        """Say commands and don't wait."""
+        self._socket.sendall(b"".join(map(_packed, commands)))
+
+    def receive(self, count: int) -> list[Reply]:
+        """The next replies; errors as texts."""
+        return [self._item() for _ in range(count)]
+
+    def read_all(self) -> bytes:
+        """What comes until the connection ends, however it ends."""
+        read = bytearray()
+        try:
+            while piece := self._socket.recv(65_536):
+                read += piece
+        except ConnectionError:
+            pass  # a reset is an end
+        return bytes(read)
 
     def _reply(self) -> Reply:
         line = self._file.readline()
@@ -60,7 +78,7 @@ class Connection:
         elif kind == b"$":
             return None if rest == "-1" else self._file.read(int(rest) + 2)[:-2].decode(errors="surrogateescape")
         assert kind == b"*", line
-        return None if rest == "-1" else [self._item() for _ in range(int(rest))]
+        return None if rest == "-1" else self.receive(int(rest))
 
     def _item(self) -> Reply:
         try:
@@ -79,6 +97,11 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _packed(words: Sequence[str | bytes | int | float]) -> bytes:
+    parts = [word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape") for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
 def _dial(address: tuple[str, int] | str, timeout: float) -> socket.socket:
