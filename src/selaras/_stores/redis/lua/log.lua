@@ -1,15 +1,30 @@
 -- log: the partition's events in order, and where the last one of each tag and family stands
--- keys: meta, log, marks
+-- keys: log, marks
 -- cost: O(1) an event; news O(events told); trim O(events trimmed), bounded
+--
 
-local EVENT_ID = '%.0f-%.0f'
+-- log    list of events: position, event id, digit of the scope, name. It begins with the last one that was forgotten.
+-- marks  position of the last event of each tag and family
+
+local EVENT = '>dd'
 local ABSENT = '\255' -- a field or member that lets a key exist: no name has this byte
+
+local events -- those of this script
+
+local function log_flush()
+    call_many('RPUSH', K.log, events)
+    events = nil
+end
 
 -- Void `name`, for everybody, from here on.
 local function log_append(scope, name)
     local position = M.position + 1
     M.position, M.event_id = position, next_event_id()
-    call('XADD', K.log, string.format(EVENT_ID, position, M.event_id), scope, name)
+    if not events then
+        events = {}
+        at_end(log_flush)
+    end
+    events[#events + 1] = struct.pack(EVENT, position, M.event_id) .. scope .. name
     if scope ~= SCOPE.KEY then
         call('ZADD', K.marks, position, scope .. ':' .. name)
         M.last_mark = position
@@ -36,17 +51,14 @@ local function log_voided_after(position, family, tags)
     return false
 end
 
--- What came after the caller's cursor: tail, epoch, whether to reset, and the events as they lie in the log; the one at
--- the cursor itself may be the first of them.
+-- What came after the caller's cursor: tail, epoch, whether to reset, and the events, from the one at the cursor on.
 function news(position, event_id)
     local behind = M.position - position
     if behind == 0 and event_id == M.event_id then return {M.position, M.event_id, M.epoch, 0, {}} end
     if position > 0 and behind > 0 and behind <= LIMIT.NEWS_MOST then
-        if position > M.before_position then
-            local events = call('XRANGE', K.log, string.format(EVENT_ID, position, event_id), '+')
-            if #events == behind + 1 then return {M.position, M.event_id, M.epoch, 0, events} end
-        elseif position == M.before_position and event_id == M.before_id then
-            return {M.position, M.event_id, M.epoch, 0, call('XRANGE', K.log, position + 1, '+')}
+        local told = call('LRANGE', K.log, -behind - 1, -1)
+        if told[1]:sub(1, 16) == struct.pack(EVENT, position, event_id) then
+            return {M.position, M.event_id, M.epoch, 0, told}
         end
     end
     return {M.position, M.event_id, M.epoch, 1, {}}
@@ -65,14 +77,13 @@ local function log_trim()
         M.tag_floor = tonumber(call('ZSCORE', K.marks, forgotten[#forgotten]))
         call_many('ZREM', K.marks, forgotten)
     end
-    local id = call('XRANGE', K.log, last, last)[1][1]
-    M.before_position, M.before_id = last, tonumber(id:sub(id:find('-', 1, true) + 1))
-    call('XTRIM', K.log, 'MINID', last + 1)
+    call('LTRIM', K.log, trimmed, -1)
+    M.before_position = last
     return trimmed
 end
 
 -- Let the keys exist.
 local function log_create()
-    call('XADD', K.log, 'MAXLEN', 0, '0-1', SCOPE.KEY, ABSENT)
+    call('RPUSH', K.log, struct.pack(EVENT, 0, 0))
     call('ZADD', K.marks, 0, ABSENT)
 end
