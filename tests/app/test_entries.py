@@ -209,6 +209,34 @@ async def _lock_in_another_context(app: Selaras) -> None:
         pass
 
 
+async def test_a_lease_that_the_store_forgot_beats_on_only_for_what_is_held_under_it(app: Selaras) -> None:
+    lock = app.lock("held")
+    await lock.__aenter__()
+    holding = await holder_of(app)
+    await _forget(app, holding)
+    idle = await holder_of(app)
+    await _forget(app, idle)
+    latest = await holder_of(app)
+
+    assert await _beating(holding, idle, latest) == [True, False, True]
+    with pytest.raises(LeaseLost):
+        await lock.__aexit__(None, None, None)
+    await _forget(app, latest)
+    await holder_of(app)
+    assert await _beating(holding, idle, latest) == [False, False, False]
+
+
+async def _forget(app: Selaras, holder: Holder) -> None:
+    for partition in app.process().store.partitions:
+        await partition.dismiss(holder.instance.id)
+    holder.lost = True  # as its next beat would hear
+
+
+async def _beating(*holders: Holder) -> list[bool]:
+    await asyncio.sleep(0.05)
+    return [any(chamber.thread.is_alive() for chamber in holder.heart._chambers) for holder in holders]
+
+
 async def test_the_cancellation_of_one_caller_is_not_that_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Selaras("memory://")
     process = app.process()

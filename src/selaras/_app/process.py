@@ -7,7 +7,7 @@ import os
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from threading import Lock
 from typing import Final
@@ -21,6 +21,7 @@ from selaras._cache.cache import Cache
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.partition import HeartbeatReply, Instance
 from selaras._contracts.store import Store
+from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Attempt
 from selaras._core.positions import Cursor, News
 from selaras._core.routing import partition_of
@@ -66,6 +67,11 @@ class Holder:
         if self._scopes[partition].pop(job, None) is not None:
             self.heart.beat_now(partition)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held under it."""
+        return not any(self._scopes)
+
     def _state(self, partition: int) -> Beat:
         # A copy in one step: callers change it meanwhile, in their own threads.
         scopes = self._scopes[partition].copy()
@@ -101,6 +107,7 @@ class Process:
         self._lock = Lock()
         self._opening: Once[None] | None = None
         self._holders: dict[int, Once[Holder]] = {}
+        self._forgotten: list[Holder] = []  # by the store; they beat on for what is still held under them elsewhere
         self._resources: WeakKeyDictionary[AbstractEventLoop, Opened] = WeakKeyDictionary()
 
     # -- life
@@ -136,11 +143,12 @@ class Process:
 
     async def _close_all(self) -> None:
         holders = [holder for once in self._holders.values() if (holder := once.value()) is not None]
+        holders += self._forgotten
         self._holders.clear()
+        self._forgotten.clear()
         for holder in holders:
             await asyncio.get_running_loop().run_in_executor(None, holder.heart.stop)
-            for partition in self.store.partitions:
-                await partition.dismiss(holder.instance.id)
+            await self._dismiss(holder)
         if self.opened:
             self.opened, self._opening = False, None
             await self.cache.close()
@@ -175,6 +183,8 @@ class Process:
                 mine = once is None or once.failed or (known is not None and known.lost)
                 if once is None or mine:
                     once = self._holders[lease_us] = Once()
+                if known is not None and mine:
+                    self._forgotten.append(known)
             if mine:
                 once.begin(lambda: self._enroll(lease_us))
             try:
@@ -192,7 +202,19 @@ class Process:
             await partition.enroll(instance)
         holder = Holder(self.store, self.clock, instance, enrolled_ns)
         holder.heart.start()
+        with self._lock:
+            over = [one for one in self._forgotten if one.idle]
+            self._forgotten = [one for one in self._forgotten if one not in over]
+        for one in over:
+            one.heart.stop(timeout=0)
+            await self._dismiss(one)
         return holder
+
+    async def _dismiss(self, holder: Holder) -> None:
+        """Give a lease up; where the store does not answer it ends by itself."""
+        for partition in self.store.partitions:
+            with suppress(StoreUnavailable):
+                await partition.dismiss(holder.instance.id)
 
     # -- small things
 
