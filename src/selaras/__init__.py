@@ -28,6 +28,7 @@ from selaras._core.errors import (
     SelarasError as SelarasError,
     StaleSource as StaleSource,
     StoreMismatch as StoreMismatch,
+    StoreRefused as StoreRefused,
     StoreUnavailable as StoreUnavailable,
     UnknownJob as UnknownJob,
     WouldDeadlock as WouldDeadlock,

@@ -16,6 +16,7 @@ A class exists because a caller does something different about it.
     ├── ResultExpired               the job succeeded, its result is no longer kept
     ├── StaleSource                 the datastore answered below the version that must be seen
     └── StoreUnavailable            the store cannot be reached; nothing was done
+        ├── StoreRefused            the store does not let us in, or not do it: password, rights
         └── StoreMismatch           the store was made by another version or with other settings
 
 Time-outs are the builtin `TimeoutError`.
@@ -95,7 +96,13 @@ class StaleSource(SelarasError):
 
 
 class StoreUnavailable(SelarasError):
-    """The store cannot be reached. Nothing was done; the same call may be tried again."""
+    """The store cannot be reached. The same call may be tried again. Nothing was done, unless the message says that it
+    was sent and may have been done: a reply that was lost on its way.
+    """
+
+
+class StoreRefused(StoreUnavailable):
+    """The store does not let us in, or does not let us do it: a password, a right. Somebody must change it there."""
 
 
 class StoreMismatch(StoreUnavailable):

@@ -6,7 +6,14 @@ from typing import IO, Any
 
 import click
 
-from selaras._core.errors import ConfigurationError, NotEncodable, SelarasError, StoreMismatch, StoreUnavailable
+from selaras._core.errors import (
+    ConfigurationError,
+    NotEncodable,
+    SelarasError,
+    StoreMismatch,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 
 class Told(click.ClickException):
@@ -40,7 +47,7 @@ class Interrupted(Told):
 def told(error: SelarasError) -> Told:
     """Put an error of Selaras into words and a code."""
     match error:
-        case StoreMismatch() | ConfigurationError() | NotEncodable():
+        case StoreMismatch() | StoreRefused() | ConfigurationError() | NotEncodable():
             return Misused(str(error))
         case StoreUnavailable():
             return Unreachable(str(error))

@@ -1,0 +1,124 @@
+"""What a server's error means: to whom it is told, and whether the same command may be sent again.
+
+Each of these errors says that the command was not carried out, so to send it again, there or elsewhere, repeats nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import Final
+
+from selaras._core.errors import StoreRefused, StoreUnavailable
+
+RIGHTS_PAGE: Final = "docs/redis.md#rights"
+
+
+class Meaning(Enum):
+    """What to do about an error."""
+
+    MOVED = auto()
+    """Another server of the cluster has the slot now."""
+    ASK = auto()
+    """The slot is on its way to another server: ask there, this once."""
+    UNLOADED = auto()
+    """The server does not know the script: load it, and send the command again."""
+    GONE = auto()
+    """The partition lost its memory: greet it, and send the command again."""
+    SOON = auto()
+    """It passes by itself, usually within seconds: wait, and send the command again."""
+    DEMOTED = auto()
+    """It is not the master any more: find out who is, and send the command there."""
+    FULL = auto()
+    """Its memory is full."""
+    REFUSED = auto()
+    """Password or rights: somebody must change them."""
+    FAULT = auto()
+    """A script went wrong: that is a fault of ours."""
+    OTHER = auto()
+    """Something we do not know."""
+
+
+_MEANINGS: Final = {
+    "MOVED": Meaning.MOVED,
+    "ASK": Meaning.ASK,
+    "NOSCRIPT": Meaning.UNLOADED,
+    "SELARASGONE": Meaning.GONE,
+    "TRYAGAIN": Meaning.SOON,
+    "LOADING": Meaning.SOON,
+    "BUSY": Meaning.SOON,
+    "CLUSTERDOWN": Meaning.SOON,
+    "NOREPLICAS": Meaning.SOON,
+    "READONLY": Meaning.DEMOTED,
+    "MASTERDOWN": Meaning.DEMOTED,
+    "UNBLOCKED": Meaning.DEMOTED,
+    "OOM": Meaning.FULL,
+    "MISCONF": Meaning.FULL,
+    "NOPERM": Meaning.REFUSED,
+    "NOAUTH": Meaning.REFUSED,
+    "WRONGPASS": Meaning.REFUSED,
+    "DENIED": Meaning.REFUSED,
+}
+
+_SCRIPT_FAULT: Final = re.compile(r"user_script|user_function|running script|script: [0-9a-f]{40}")
+
+
+def meaning_of(error: Exception) -> Meaning:
+    """Read an error reply. An error that a script met and passed on counts as itself."""
+    text = str(error)
+    found = _MEANINGS.get(text.partition(" ")[0])
+    if found is not None:
+        return found
+    if "max number of clients" in text:
+        return Meaning.SOON
+    if "invalid username-password pair" in text or "invalid password" in text or "AUTH" in text:
+        return Meaning.REFUSED
+    if _SCRIPT_FAULT.search(text):
+        # A script that is not allowed a command, or meets a full memory, says so in the middle of its own words.
+        inner = next((meaning for word, meaning in _INNER if word in text), None)
+        return inner or Meaning.FAULT
+    return Meaning.OTHER
+
+
+_INNER: Final = (
+    ("NOPERM", Meaning.REFUSED),
+    ("can't run this command or subcommand", Meaning.REFUSED),
+    ("No permissions", Meaning.REFUSED),
+    ("OOM ", Meaning.FULL),
+    ("-READONLY", Meaning.DEMOTED),
+)
+
+
+def told(error: Exception, meaning: Meaning, *, where: str, doing: str) -> Exception:
+    """Put an error into words for people.
+
+    Args:
+        where: the server. doing: what it was asked, such as "turn of partition 0".
+    """
+    text = str(error)
+    match meaning:
+        case Meaning.REFUSED:
+            return StoreRefused(_refusal(text, where, doing))
+        case Meaning.FULL if text.startswith("MISCONF"):
+            return StoreUnavailable(
+                f"{where} takes no writes because it could not save to its disk ({doing}): make room there, or see its log"
+            )
+        case Meaning.FULL:
+            return StoreUnavailable(
+                f"{where} is out of memory ({doing}): raise its maxmemory, or let it evict cached values only "
+                "(maxmemory-policy volatile-lru); nothing was done"
+            )
+        case Meaning.FAULT:
+            return RuntimeError(f"{doing} at {where}: {text}")
+        case _:
+            return StoreUnavailable(f"{where} answered {text!r} ({doing}); nothing was done")
+
+
+def _refusal(text: str, where: str, doing: str) -> str:
+    if "NOAUTH" in text or "HELLO must be called" in text:
+        return f"{where} asks for a password: give it in the URL, redis://user:password@host"
+    if "WRONGPASS" in text or "invalid username-password pair" in text or "without any password configured" in text:
+        return f"{where} refuses this user name or password ({text})"
+    if "DENIED" in text:
+        return f"{where} is in protected mode and takes no clients from elsewhere: give it a password or bind it"
+    return f"{where} does not allow {doing}: {text}. Which rights are needed: {RIGHTS_PAGE}"

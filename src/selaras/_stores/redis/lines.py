@@ -1,0 +1,446 @@
+"""The connections of one event loop: one a server, found, made, greeted and given up here.
+
+Laws:
+    - A connection is used for a partition only after the partition was greeted on it: that is how a lost memory is
+      noticed before anything else is done (P20). What has moved in between is greeted anew.
+    - One attempt at a server at a time; failed ones grow apart, with jitter, up to a cap.
+    - A server that is silent while somebody waits is asked over a second connection: if it answers there, the first
+      one is dead, and whoever waits on it learns so within a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, Task
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+from selaras._contracts.clock import Entropy
+from selaras._core.errors import StoreRefused, StoreMismatch, StoreUnavailable
+from selaras._core.jobs.retry import Backoff
+from selaras._stores.redis.address import Endpoint, Names, RedisAddress
+from selaras._stores.redis.dialling import ask_once, dial
+from selaras._stores.redis.errors import Meaning, meaning_of, told
+from selaras._stores.redis.topology import Topology, redirection
+from selaras._stores.redis.wire import ReplyError, Wire, WireLost, pack, rest, tail
+
+Word = bytes | str | int | float
+Command = Sequence[Word]
+
+AGAIN: Final = Backoff(first_us=20_000, most_us=1_000_000)
+"""Between two attempts at a server, and before what a server refused for now is sent again."""
+
+PROBE_S: Final = 0.4
+"""A silent server's second chance: with the time until it is asked, less than `max_lag`."""
+
+ASKING: Final = pack("ASKING")
+
+
+class Script(Protocol):
+    """A script as a link needs it: what it is called, its text and SHA-1, and the names of its keys, in order."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def text(self) -> str: ...  # noqa: D102
+    @property
+    def sha(self) -> str: ...  # noqa: D102
+    @property
+    def keys(self) -> Sequence[str]: ...  # noqa: D102
+
+
+class Greeting(Protocol):
+    """A partition about to be used over a connection that is new to it. `run_id`: of the server there."""
+
+    index: int
+    run_id: str
+
+    async def call(self, script: Script, args: Command) -> Any:
+        """Run a script over that very connection. Raises StoreUnavailable."""
+        ...
+
+
+class Common:
+    """What the connections of all loops share.
+
+    Args:
+        greet: run before a partition is used over a new connection. Raises StoreUnavailable or StoreMismatch.
+        on_moved: told when a partition is found on another server; from any loop.
+    """
+
+    def __init__(
+        self,
+        address: RedisAddress,
+        names: Names,
+        topology: Topology,
+        partitions: int,
+        entropy: Entropy,
+        greet: Callable[[Greeting], Awaitable[None]],
+        on_moved: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.address = address
+        self.names = names
+        self.topology = topology
+        self.partitions = partitions
+        self.entropy = entropy
+        self.greet = greet
+        self.on_moved = on_moved
+        self._prefixes: dict[tuple[str, int, int], bytes] = {}
+
+    def packed(self, index: int, script: Script, args: Command) -> bytes:
+        """Return a call of a script, packed: all but its arguments is the same each time."""
+        known = (script.sha, index, len(args))
+        prefix = self._prefixes.get(known)
+        if prefix is None:
+            keys = [self.names.key(index, name) for name in script.keys]
+            words = ("EVALSHA", script.sha, len(keys), *keys)
+            prefix = self._prefixes[known] = b"*%d\r\n%b" % (len(words) + len(args), tail(words))
+        return prefix + tail(tuple(args))
+
+    def doing(self, index: int, name: str) -> str:
+        """Say what is done where, for messages."""
+        return f"{name!r} in partition {index}" if self.partitions > 1 else repr(name)
+
+    def where(self, index: int) -> str:
+        """Say who holds a partition, for messages."""
+        return str(self.topology.place(index) or self.address.shown)
+
+
+class Patience:
+    """How long a caller waits yet, and how often it was in vain.
+
+    `urgent`: the caller has somewhere else to go: it does not wait for what is known to be away.
+    """
+
+    def __init__(self, seconds: float, *, urgent: bool = False) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + seconds
+        self.urgent = urgent
+        self.tries = 0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds; negative when it is over."""
+        return self._until - self._loop.time()
+
+    async def again(self, entropy: Entropy, error: StoreUnavailable) -> None:
+        """Wait a little, longer each time. Raises the error where there is no time for that."""
+        self.tries += 1
+        wait_s = AGAIN.delay_us(self.tries, entropy) / 1e6
+        if wait_s >= self.left_s:
+            raise error
+        await rest(wait_s)
+
+
+class Lines:
+    """The connections of a loop.
+
+    Attributes:
+        wires: by partition: the connection on which it was greeted, None where there is none.
+    """
+
+    def __init__(self, common: Common, loop: AbstractEventLoop) -> None:
+        self.common = common
+        self.loop = loop
+        self.wires: list[Wire | None] = [None] * common.partitions
+        # What waits for replicas holds up all that comes behind it on its connection: it has one of its own.
+        self._slow_wires: list[Wire | None] = [None] * common.partitions
+        self._nodes: dict[tuple[Endpoint, bool], Node] = {}
+        self._greetings: dict[tuple[int, bool], Task[Wire]] = {}
+        self._discovery: Task[None] | None = None
+
+    async def reach(self, index: int, patience: Patience, *, slow: bool = False) -> Wire:
+        """Return a connection on which the partition was greeted. Raises StoreUnavailable, StoreMismatch."""
+        wires = self._slow_wires if slow else self.wires
+        while True:
+            wire = wires[index]
+            if wire is not None and wire.open:
+                return wire
+            try:
+                return await self._greeted(index, patience, slow=slow)
+            except (StoreRefused, StoreMismatch):
+                raise
+            except StoreUnavailable as error:
+                if patience.urgent:
+                    raise
+                await patience.again(self.common.entropy, error)
+
+    async def reach_at(self, endpoint: Endpoint, patience: Patience) -> Wire:
+        """Return a connection to a server that another one sent us to, this once (ASK)."""
+        return await self._node(endpoint, slow=False).connected(patience)
+
+    def node_of(self, wire: Wire) -> Node | None:
+        """Return whose connection it is."""
+        return next((node for node in self._nodes.values() if node.wire is wire), None)
+
+    def moved(self, index: int, endpoint: Endpoint) -> None:
+        """A server said who holds the partition."""
+        self.common.topology.moved(index, endpoint)
+        self.forget(index)
+        self.common.on_moved(index)
+
+    def forget(self, index: int) -> None:
+        """Greet the partition again before it is used."""
+        self.wires[index] = self._slow_wires[index] = None
+
+    def demoted(self, wire: Wire) -> None:
+        """Its server is not the master any more: use it no longer; who waits on it may yet be answered."""
+        node = self.node_of(wire)
+        self._unused(wire)
+        if node is not None:
+            node.wire = None
+            self.common.topology.doubt(node.endpoint)
+            self.loop.call_later(self.common.address.account.silence_s, wire.abort, "its server is not the master")
+
+    # -- finding, connecting, greeting
+
+    async def _greeted(self, index: int, patience: Patience, *, slow: bool) -> Wire:
+        """Share one attempt among all who need the partition."""
+        greeting = self._greetings.get((index, slow))
+        if greeting is None:
+            greeting = self._greetings[index, slow] = self.loop.create_task(self._greet(index, patience, slow=slow))
+            greeting.add_done_callback(lambda done: self._greetings_ended(done, (index, slow)))
+        return await _shared(greeting, patience, f"{self.common.where(index)} is slow to answer")
+
+    def _greetings_ended(self, task: Task[Wire], place: tuple[int, bool]) -> None:
+        self._greetings.pop(place, None)
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; nobody may have
+
+    async def _greet(self, index: int, patience: Patience, *, slow: bool) -> Wire:
+        endpoint = await self._find(index)
+        node = self._node(endpoint, slow=slow)
+        wire = await node.connected(patience)
+        greeting = _Greeting(self, node, wire, index)
+        try:
+            await self.common.greet(greeting)
+        except _Asked as asked:
+            there = self._node(asked.endpoint, slow=slow)
+            asked_wire = await there.connected(patience)
+            await self.common.greet(_Greeting(self, there, asked_wire, index, asking=True))
+        if not wire.open:
+            raise StoreUnavailable(f"{endpoint}: {wire.reason}")
+        (self._slow_wires if slow else self.wires)[index] = wire
+        return wire
+
+    async def _find(self, index: int) -> Endpoint:
+        topology = self.common.topology
+        place = topology.place(index)
+        if topology.doubted or place is None:
+            if self._discovery is None or self._discovery.done():
+                self._discovery = self.loop.create_task(topology.discover(ask_once))
+            discovery = self._discovery
+            await asyncio.wait((discovery,))
+            if (error := discovery.exception()) is not None:
+                raise _again(error)
+            found = topology.place(index)
+            if place is not None and found != place:
+                self.common.on_moved(index)
+            place = found
+        if place is None:
+            raise StoreUnavailable(f"no node of {self.common.address.shown} holds the slot of partition {index} now")
+        return place
+
+    def _node(self, endpoint: Endpoint, *, slow: bool) -> Node:
+        node = self._nodes.get((endpoint, slow))
+        if node is None:
+            node = self._nodes[endpoint, slow] = Node(self, endpoint)
+        return node
+
+    def lost(self, node: Node, wire: Wire) -> None:
+        """A connection is over."""
+        if node.wire is wire:
+            node.wire = None
+            self.common.topology.doubt(node.endpoint)
+        self._unused(wire)
+
+    def _unused(self, wire: Wire) -> None:
+        for wires in (self.wires, self._slow_wires):
+            for index, one in enumerate(wires):
+                if one is wire:
+                    wires[index] = None
+
+    # -- the end
+
+    async def finish(self, within_s: float) -> None:
+        """Wait until everybody was answered, so long; then end."""
+        until = self.loop.time() + within_s
+        while self.loop.time() < until and any(node.wire and node.wire.busy for node in self._nodes.values()):
+            await rest(0.005)
+        self.end()
+
+    def end(self) -> None:
+        """End all connections, now."""
+        for task in (*self._greetings.values(), self._discovery):
+            if task is not None:
+                task.cancel()
+        for node in self._nodes.values():
+            node.end()
+
+
+class Node:
+    """A server, as a loop knows it: the connection to it, or when it is tried next."""
+
+    def __init__(self, lines: Lines, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.wire: Wire | None = None
+        self.run_id = ""
+        self._lines = lines
+        self._attempt: Task[Wire] | None = None
+        self._probe: Task[None] | None = None
+        self._tries = 0
+        self._again_at = 0.0
+        self._error = ""
+
+    async def connected(self, patience: Patience) -> Wire:
+        """Return the connection. Raises StoreUnavailable."""
+        if self.wire is not None and self.wire.open:
+            return self.wire
+        if self._attempt is None:
+            wait_s = self._again_at - self._lines.loop.time()
+            if wait_s > 0:
+                if patience.urgent or wait_s > patience.left_s:
+                    raise StoreUnavailable(self._error)
+                await rest(wait_s)
+        if self._attempt is None:
+            self._attempt = self._lines.loop.create_task(self._connect())
+            self._attempt.add_done_callback(self._attempted)
+        return await _shared(self._attempt, patience, f"{self.endpoint}: connecting takes long")
+
+    def _attempted(self, attempt: Task[Wire]) -> None:
+        self._attempt = None
+        if attempt.cancelled():
+            return
+        error = attempt.exception()
+        if error is None:
+            self._tries, self._again_at = 0, 0.0
+            return
+        self._tries += 1
+        self._error = str(error)
+        self._again_at = self._lines.loop.time() + AGAIN.delay_us(self._tries, self._lines.common.entropy) / 1e6
+        self._lines.common.topology.doubt(self.endpoint)
+
+    async def _connect(self) -> Wire:
+        account = self._lines.common.address.account
+        wire = await dial(
+            self.endpoint,
+            account,
+            on_quiet=self._look_again,
+            on_lost=lambda wire: self._lines.lost(self, wire),
+        )
+        try:
+            info = _info(await self._ask(wire, "INFO", "SERVER"), await self._ask(wire, "INFO", "REPLICATION"))
+            if info.get("role") != "master":
+                raise StoreUnavailable(f"{self.endpoint} is a replica, or being made one: it takes no writes")
+            self.run_id = info["run_id"]
+        except BaseException:
+            wire.abort("it cannot be used")
+            raise
+        self.wire = wire
+        return wire
+
+    async def _ask(self, wire: Wire, *command: str) -> bytes:
+        try:
+            reply = await wire.send(pack(*command), 1, self._lines.common.address.account.connect_s)
+        except WireLost as error:
+            raise StoreUnavailable(f"{self.endpoint}: {error}") from error
+        if isinstance(reply, ReplyError):
+            raise told(reply, meaning_of(reply), where=str(self.endpoint), doing=" ".join(command))
+        answer: bytes = reply
+        return answer
+
+    def _look_again(self, wire: Wire) -> None:
+        if self._probe is None or self._probe.done():
+            self._probe = self._lines.loop.create_task(self._ask_aside(wire))
+
+    async def _ask_aside(self, wire: Wire) -> None:
+        """A second connection tells a dead one from a busy server, which answers neither."""
+        begun = self._lines.loop.time()
+        account = self._lines.common.address.account
+        try:
+            async with asyncio.timeout(PROBE_S):
+                await ask_once(self.endpoint, account, ("PING",))
+                await rest(PROBE_S / 8)  # what was written before the answer has its time to arrive
+        except (TimeoutError, StoreUnavailable):
+            return
+        if wire.heard_at < begun:
+            wire.abort("the connection is dead: the server answers over another one")
+
+    def end(self) -> None:
+        """End the connection."""
+        for task in (self._attempt, self._probe):
+            if task is not None:
+                task.cancel()
+        if self.wire is not None:
+            self.wire.abort("the store was closed")
+
+
+class _Asked(Exception):
+    """The partition is on its way to another server, which must be greeted instead."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+
+class _Greeting:
+    def __init__(self, lines: Lines, node: Node, wire: Wire, index: int, *, asking: bool = False) -> None:
+        self.index = index
+        self.run_id = node.run_id
+        self._lines = lines
+        self._node = node
+        self._wire = wire
+        self._asking = asking
+
+    async def call(self, script: Script, args: Command) -> Any:
+        packed = self._lines.common.packed(self.index, script, args)
+        reply = await self._send(packed)
+        if reply.__class__ is ReplyError and meaning_of(reply) is Meaning.UNLOADED:
+            await self._send(pack("SCRIPT", "LOAD", script.text), keyless=True)
+            reply = await self._send(packed)
+        if reply.__class__ is not ReplyError:
+            return reply
+        meaning = meaning_of(reply)
+        match meaning:
+            case Meaning.MOVED:
+                self._lines.moved(self.index, redirection(str(reply), self._node.endpoint))
+            case Meaning.ASK if not self._asking:
+                raise _Asked(redirection(str(reply), self._node.endpoint))
+            case Meaning.DEMOTED:
+                self._lines.demoted(self._wire)
+            case _:
+                pass
+        doing = self._lines.common.doing(self.index, script.name)
+        raise told(reply, meaning, where=str(self._node.endpoint), doing=doing)
+
+    async def _send(self, packed: bytes, *, keyless: bool = False) -> Any:
+        within_s = self._lines.common.address.account.silence_s
+        try:
+            if self._asking and not keyless:
+                return (await self._wire.send(ASKING + packed, 2, within_s))[1]
+            return await self._wire.send(packed, 1, within_s)
+        except WireLost as error:
+            raise StoreUnavailable(f"{self._node.endpoint}: {error}") from error
+
+
+async def _shared(task: Task[Wire], patience: Patience, slow: str) -> Wire:
+    """Wait for what others wait for, too: nobody's end ends it."""
+    await asyncio.wait((task,), timeout=max(patience.left_s, 0))
+    if not task.done():
+        raise StoreUnavailable(slow)
+    if task.cancelled():
+        raise StoreUnavailable("the store was closed")
+    if (error := task.exception()) is not None:
+        raise _again(error)
+    return task.result()
+
+
+def _again(error: BaseException) -> BaseException:
+    """Return an error for one of several who hear of it."""
+    if isinstance(error, StoreUnavailable):
+        return type(error)(str(error))
+    return error
+
+
+def _info(*answers: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for answer in answers for line in answer.decode().splitlines() if line[:1] != "#")
+    return {name: value for name, sign, value in lines if sign}

@@ -1,0 +1,287 @@
+"""Brings calls to the servers that hold the partitions, from whatever event loop they are made on.
+
+    call ─> the wire of the partition ─> reply
+              │ none, lost, MOVED              │ NOSCRIPT: load, again    ASK: there, this once
+              v                                │ SELARASGONE: greet, again
+            find, connect, greet (`lines`)     │ TRYAGAIN, LOADING, CLUSTERDOWN, READONLY...: wait, again
+
+Laws:
+    - What was sent and not answered is not sent again, unless the caller says that twice is once (`repeats`).
+    - What an error reply refused was not done, and is sent again while the caller's patience lasts.
+    - A script that ran is never sent again for the sake of the commands beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any, Final
+
+from selaras._core.errors import StoreUnavailable
+from selaras._stores.redis.address import Endpoint
+from selaras._stores.redis.errors import Meaning, meaning_of, told
+from selaras._stores.redis.lines import ASKING, Command, Common, Lines, Patience, Script
+from selaras._stores.redis.topology import redirection
+from selaras._stores.redis.wire import ReplyError, Wire, WireLost, pack
+
+URGENT_S: Final = 1.0
+"""The patience of a reader that has somewhere else to go: as long as `max_lag`."""
+
+AT_ONCE_MOST: Final = 5
+"""So often a command is sent again at once (moved, asked, loaded, greeted); after that, with a wait before."""
+
+_FINAL: Final = frozenset({Meaning.FULL, Meaning.REFUSED, Meaning.FAULT, Meaning.OTHER})
+
+
+class Link:
+    """The way to all partitions of a store, for every loop."""
+
+    def __init__(self, common: Common) -> None:
+        self.common = common
+        self._patience_s = common.address.account.silence_s
+        self._replicas_ms = common.address.replicas_ms
+        self._lock = Lock()
+        self._loops: dict[AbstractEventLoop, Lines] = {}
+        self._closed = False
+
+    async def open(self) -> None:
+        """Reach every partition, now. Raises StoreUnavailable, StoreMismatch."""
+        self._closed = False
+        lines = self.lines()
+        for index in range(self.common.partitions):
+            await lines.reach(index, Patience(self._patience_s, urgent=True))
+
+    async def close(self) -> None:
+        """End all connections; what is under way on this loop is waited for, a while."""
+        self._closed = True
+        with self._lock:
+            loops, self._loops = self._loops, {}
+        here = asyncio.get_running_loop()
+        for loop, lines in loops.items():
+            if loop is here:
+                await lines.finish(self._patience_s)
+            elif not loop.is_closed():
+                try:
+                    loop.call_soon_threadsafe(lines.end)
+                except RuntimeError:  # it was closed meanwhile
+                    pass
+
+    def lines(self) -> Lines:
+        """Return the connections of the running loop. Raises StoreUnavailable: the store was closed."""
+        loop = asyncio.get_running_loop()
+        lines = self._loops.get(loop)
+        if lines is not None:
+            return lines
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable(f"{self.common.address.shown} was closed")
+            for other in [other for other in self._loops if other.is_closed()]:
+                del self._loops[other]
+            lines = self._loops[loop] = Lines(self.common, loop)
+            return lines
+
+    async def call(
+        self,
+        index: int,
+        script: Script,
+        args: Command,
+        *,
+        urgent: bool = False,
+        repeats: bool = False,
+        replicated: bool = False,
+    ) -> Any:
+        """Run a script in a partition and return its reply.
+
+        Args:
+            urgent: the caller has somewhere else to go: it waits a second at most, and not for a server known to be away.
+            repeats: twice does no more than once: it is sent again if its reply is lost.
+            replicated: wait until a replica has it, if the store is to be so durable.
+
+        Raises:
+            StoreUnavailable: nothing was done, or the text says that it may have been.
+        """
+        wire = self.lines().wires[index]
+        if wire is not None and not wire.stuffed and not (replicated and self._replicas_ms):
+            # The common case, with nothing that it does not need.
+            within_s = URGENT_S if urgent else self._patience_s
+            try:
+                reply = await wire.send(self.common.packed(index, script, args), 1, within_s)
+            except WireLost as error:
+                if error.sent and not repeats:
+                    raise self._maybe_done(index, script.name, error) from error
+            else:
+                if reply.__class__ is not ReplyError:
+                    return reply
+                # Refused, and so not done: what is to be done about it is found out there.
+        _, reply, _ = await self.call_among(
+            index, (), script, args, (), urgent=urgent, repeats=repeats, replicated=replicated
+        )
+        return reply
+
+    async def call_among(
+        self,
+        index: int,
+        before: Sequence[Command],
+        script: Script,
+        args: Command,
+        after: Sequence[Command],
+        *,
+        urgent: bool = False,
+        repeats: bool = False,
+        replicated: bool = False,
+    ) -> tuple[list[Any], Any, list[Any]]:
+        """Run a script with plain commands before and behind it, in one trip; these must bear being repeated.
+
+        What they meet (a full memory, say) does not stop the script: it stands as an error in the place of their reply.
+        """
+        waits = replicated and self._replicas_ms > 0
+        if waits:
+            after = (*after, ("WAIT", 1, self._replicas_ms))
+        commands = [pack(*words) for words in before]
+        commands.append(self.common.packed(index, script, args))
+        commands += [pack(*words) for words in after]
+        batch = _Batch(self, index, commands, script.name, repeats=repeats, place=len(before), script=script, slow=waits)
+        replies = await batch.run(Patience(URGENT_S if urgent else self._patience_s, urgent=urgent))
+        if waits:
+            self._check_replicas(replies.pop(), index, script.name)
+        return replies[: len(before)], replies[len(before)], replies[len(before) + 1 :]
+
+    async def pipeline(self, index: int, commands: Sequence[Command], *, urgent: bool = False) -> list[Any]:
+        """Send plain commands to a partition in one trip; they must bear being repeated. Returns their replies, in order.
+
+        Raises:
+            StoreUnavailable: one of them was refused.
+        """
+        if not commands:
+            return []
+        name = str(commands[0][0])
+        batch = _Batch(self, index, [pack(*words) for words in commands], name, repeats=True)
+        replies = await batch.run(Patience(URGENT_S if urgent else self._patience_s, urgent=urgent))
+        for words, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, ReplyError):
+                raise told(reply, meaning_of(reply), where=self.common.where(index), doing=str(words[0]))
+        return replies
+
+    def _maybe_done(self, index: int, name: str, error: WireLost) -> StoreUnavailable:
+        doing = self.common.doing(index, name)
+        return StoreUnavailable(f"{self.common.where(index)}: {error}; {doing} was sent, and may have been done")
+
+    def _check_replicas(self, reached: Any, index: int, name: str) -> None:
+        if isinstance(reached, int) and reached >= 1:
+            return
+        raise StoreUnavailable(
+            f"{self.common.doing(index, name)} was done at {self.common.where(index)}, but no replica had it within "
+            f"{self._replicas_ms} ms (durability=replicated): a failover now would lose it"
+        )
+
+
+class _Batch:
+    """Commands to one partition that go together, until each has its reply.
+
+    `place`: where the script stands among them, -1: there is none. `slow`: the last one waits for replicas.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        index: int,
+        commands: list[bytes],
+        name: str,
+        *,
+        repeats: bool,
+        place: int = -1,
+        script: Script | None = None,
+        slow: bool = False,
+    ) -> None:
+        self._link = link
+        self._common = link.common
+        self._lines = link.lines()
+        self._index = index
+        self._commands = commands
+        self._name = name
+        self._repeats = repeats
+        self._place = place
+        self._script = script
+        self._slow = slow
+        self._replies: list[Any] = [None] * len(commands)
+        self._todo = list(range(len(commands)))
+        self._loads = False
+        self._asks: Endpoint | None = None
+
+    async def run(self, patience: Patience) -> list[Any]:
+        """Send what has no reply yet, until all have one. Raises StoreUnavailable."""
+        while self._todo:
+            wire, endpoint = await self._reach(patience)
+            await wire.room()
+            packed, wanted, places = self._packed()
+            try:
+                replies = await wire.send(packed, wanted, max(patience.left_s, 0.001))
+            except WireLost as error:
+                if error.sent and not self._repeats and self._place in self._todo:
+                    raise self._link._maybe_done(self._index, self._name, error) from error  # noqa: SLF001 - its part
+                await patience.again(self._common.entropy, StoreUnavailable(f"{endpoint}: {error}"))
+                continue
+            answers = [replies] if wanted == 1 else [replies[place] for place in places]
+            refusal = self._judge(wire, endpoint, answers)
+            if refusal is not None or patience.tries >= AT_ONCE_MOST:
+                doing = self._common.doing(self._index, self._name)
+                circles = StoreUnavailable(f"{endpoint} sends us in circles ({doing})")
+                await patience.again(self._common.entropy, refusal or circles)
+            patience.tries += 1
+        return self._replies
+
+    async def _reach(self, patience: Patience) -> tuple[Wire, Endpoint]:
+        if self._asks is not None:
+            return await self._lines.reach_at(self._asks, patience), self._asks
+        wire = await self._lines.reach(self._index, patience, slow=self._slow)
+        node = self._lines.node_of(wire)
+        return wire, node.endpoint if node is not None else Endpoint("?")
+
+    def _packed(self) -> tuple[bytes, int, list[int]]:
+        """Return what is to be sent, how many replies will come, and where among them are those to what was asked."""
+        parts: list[bytes] = []
+        places: list[int] = []
+        if self._loads and self._script is not None:
+            parts.append(pack("SCRIPT", "LOAD", self._script.text))
+        for item in self._todo:
+            if self._asks is not None:
+                parts.append(ASKING)
+            places.append(len(parts))
+            parts.append(self._commands[item])
+        self._loads, self._asks = False, None
+        return b"".join(parts), len(parts), places
+
+    def _judge(self, wire: Wire, endpoint: Endpoint, answers: list[Any]) -> StoreUnavailable | None:
+        """Keep what was answered, and see what the rest needs. Returns what must be waited for, if anything."""
+        index, again = self._index, set[int]()
+        refusal: StoreUnavailable | None = None
+        for item, reply in zip(self._todo, answers, strict=True):
+            self._replies[item] = reply
+            if reply.__class__ is not ReplyError:
+                continue
+            meaning = meaning_of(reply)
+            if meaning in _FINAL:
+                if item == self._place:
+                    raise told(reply, meaning, where=str(endpoint), doing=self._common.doing(index, self._name))
+                continue
+            again.add(item)
+            match meaning:
+                case Meaning.MOVED:
+                    self._lines.moved(index, redirection(str(reply), endpoint))
+                case Meaning.ASK:
+                    self._asks = redirection(str(reply), endpoint)
+                case Meaning.UNLOADED:
+                    self._loads = True
+                case Meaning.GONE:
+                    self._lines.forget(index)
+                case _:
+                    if meaning is Meaning.DEMOTED:
+                        self._lines.demoted(wire)
+                    doing = self._common.doing(index, self._name)
+                    refusal = StoreUnavailable(f"{endpoint} answered {str(reply)!r} ({doing}); nothing was done")
+        if self._place in again:  # what stands behind the script goes behind it again
+            again.update(item for item in self._todo if item > self._place)
+        self._todo = [item for item in self._todo if item in again]
+        return refusal
