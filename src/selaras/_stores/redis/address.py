@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import ssl
 from binascii import crc_hqx
-from collections.abc import Mapping
 from typing import Final, Literal, NoReturn
 from urllib.parse import parse_qsl, unquote
 
@@ -23,12 +22,19 @@ from selaras._core.errors import ConfigurationError
 
 Shape = Literal["single", "sentinel", "cluster"]
 
-SCHEMES: Final[dict[str, tuple[Shape, bool]]] = {
-    f"{family}{secure}{suffix}": (shape, bool(secure))
-    for family in ("redis", "valkey")
-    for secure in ("", "s")
-    for suffix, shape in (("", "single"), ("+sentinel", "sentinel"), ("+cluster", "cluster"))
-} | {"unix": ("single", False)}
+_SHAPES: Final[tuple[tuple[str, Shape], ...]] = (("", "single"), ("+sentinel", "sentinel"), ("+cluster", "cluster"))
+
+
+def _schemes() -> dict[str, tuple[Shape, bool]]:
+    found: dict[str, tuple[Shape, bool]] = {"unix": ("single", False)}
+    for family in ("redis", "valkey"):
+        for suffix, shape in _SHAPES:
+            found[f"{family}{suffix}"] = (shape, False)
+            found[f"{family}s{suffix}"] = (shape, True)
+    return found
+
+
+SCHEMES: Final = _schemes()
 """Scheme -> how many servers there are, and whether by TLS."""
 
 EXAMPLES: Final = (
@@ -198,6 +204,7 @@ class _Url:
         self.shown = masked(url)
         scheme, _, rest = url.partition("://")
         self.scheme = scheme.lower()
+        self.shape: Shape
         self.shape, self.secure = SCHEMES[self.scheme]
         rest, _, query = rest.partition("#")[0].partition("?")
         self.options: dict[str, str] = {}
@@ -218,7 +225,7 @@ class _Url:
         endpoints, service, db = self._where(parts)
         account = self._account(unquote(username), unquote(password), db)
         sentinels = self._sentinel_account(account)
-        account.tls(), sentinels.tls()  # an unreadable file is told here, where the URL was written
+        account.tls()  # an unreadable file is told here, where the URL was written
         prefix = ":".join(part for part in (options.get("prefix", ""), namespace) if part) or DEFAULT_PREFIX
         return RedisAddress(
             shape=self.shape,
@@ -228,7 +235,7 @@ class _Url:
             shown=self.shown,
             service=service,
             prefix=prefix_of(prefix),
-            partitions=self._whole("partitions", None, least=1),
+            partitions=self._partitions(),
             replicas_ms=self._replicas_ms(),
         )
 
@@ -245,7 +252,9 @@ class _Url:
                 self.refuse(f"name the sentinels' service: {self.scheme}://host:26379/mymaster/0")
             return endpoints, parts[0], parts[1] if len(parts) == 2 else ""
         if len(endpoints) > 1 and self.shape == "single":
-            self.refuse(f"several servers are a cluster, or sentinels: {self.scheme}+cluster://… or {self.scheme}+sentinel://…")
+            self.refuse(
+                f"several servers are a cluster, or sentinels: {self.scheme}+cluster://… or {self.scheme}+sentinel://…"
+            )
         if len(parts) > 1:
             self.refuse(f"after the host comes the number of a database: {self.scheme}://host:6379/0")
         db = parts[0] if parts else ""
@@ -266,9 +275,9 @@ class _Url:
 
     def _account(self, username: str, password: str, db: str) -> Account:
         options = self.options
-        protocol = self._whole("protocol", 2, least=2)
-        if protocol not in (2, 3):
-            self.refuse(f"protocol={protocol}: give 2 or 3")
+        protocol = options.get("protocol", "2")
+        if protocol not in ("2", "3"):
+            self.refuse(f"protocol={protocol!r}: give 2 or 3")
         database = options.get("db") or db or "0"
         if not database.isdecimal():
             self.refuse(f"{database!r} is no number of a database")
@@ -276,14 +285,16 @@ class _Url:
         if reqs not in ("none", "required"):
             self.refuse(f"ssl_cert_reqs={reqs!r}: give 'required' or 'none'")
         if any(name.startswith("ssl_") for name in options) and not self.secure:
-            self.refuse(f"options ssl_… need TLS: {self.scheme.replace('redis', 'rediss').replace('valkey', 'valkeys')}://…")
+            self.refuse(
+                f"options ssl_… need TLS: {self.scheme.replace('redis', 'rediss').replace('valkey', 'valkeys')}://…"
+            )
         if options.get("ssl_keyfile") and not options.get("ssl_certfile"):
             self.refuse("ssl_keyfile is the key of a certificate: give ssl_certfile, too")
         return Account(
             username=options.get("username", username),
             password=options.get("password", password),
             db=int(database),
-            protocol=protocol,
+            protocol=int(protocol),
             client_name=options.get("client_name", "selaras"),
             secure=self.secure,
             ca_certs=options.get("ssl_ca_certs", ""),
@@ -321,12 +332,12 @@ class _Url:
         within_s = self._seconds("replicated_within", 1.0)
         return round(within_s * 1_000) if durability == "replicated" else 0
 
-    def _whole(self, name: str, default: int | None, *, least: int) -> int | None:
-        text = self.options.get(name)
+    def _partitions(self) -> int | None:
+        text = self.options.get("partitions")
         if text is None:
-            return default
-        if not (text.isdecimal() and int(text) >= least):
-            self.refuse(f"{name}={text!r} is no whole number from {least}")
+            return None
+        if not (text.isdecimal() and int(text) > 0):
+            self.refuse(f"partitions={text!r} is no whole number from 1")
         return int(text)
 
     def _seconds(self, name: str, default: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 from selaras._core.errors import StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint
-from selaras._stores.redis.errors import meaning_of, told
+from selaras._stores.redis.errors import Meaning, meaning_of, told
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, pack
 
 
@@ -100,8 +100,9 @@ async def _enter(wire: Wire, endpoint: Endpoint, account: Account) -> None:
     packed = b"".join(pack(*command) for command in commands)
     replies = await wire.send(packed, len(commands), account.connect_s)
     replies = replies if len(commands) > 1 else [replies]
-    for command, reply in zip(commands[:required], replies[:required], strict=True):
-        if isinstance(reply, ReplyError):
+    for place, (command, reply) in enumerate(zip(commands, replies, strict=True)):
+        # A server whose house is full says so in the place of the first reply, whatever was asked.
+        if isinstance(reply, ReplyError) and (place < required or meaning_of(reply) is Meaning.SOON):
             wire.abort("refused")
             raise told(reply, meaning_of(reply), where=str(endpoint), doing=command[0])
 

@@ -60,6 +60,7 @@ _MEANINGS: Final = {
     "DENIED": Meaning.REFUSED,
 }
 
+_CALLS: Final = re.compile(r"redis\.p?call\(\s*['\"](\w+)")
 _SCRIPT_FAULT: Final = re.compile(r"user_script|user_function|running script|script: [0-9a-f]{40}")
 
 
@@ -82,23 +83,24 @@ def meaning_of(error: Exception) -> Meaning:
 
 _INNER: Final = (
     ("NOPERM", Meaning.REFUSED),
-    ("can't run this command or subcommand", Meaning.REFUSED),
+    ("ACL failure", Meaning.REFUSED),
+    ("The user executing the script can't", Meaning.REFUSED),
     ("No permissions", Meaning.REFUSED),
     ("OOM ", Meaning.FULL),
     ("-READONLY", Meaning.DEMOTED),
 )
 
 
-def told(error: Exception, meaning: Meaning, *, where: str, doing: str) -> Exception:
+def told(error: Exception, meaning: Meaning, *, where: str, doing: str, script: str = "") -> Exception:
     """Put an error into words for people.
 
     Args:
-        where: the server. doing: what it was asked, such as "turn of partition 0".
+        where: the server. doing: what it was asked, such as "turn of partition 0". script: its text.
     """
     text = str(error)
     match meaning:
         case Meaning.REFUSED:
-            return StoreRefused(_refusal(text, where, doing))
+            return StoreRefused(_refusal(text, where, doing, script))
         case Meaning.FULL if text.startswith("MISCONF"):
             return StoreUnavailable(
                 f"{where} takes no writes because it could not save to its disk ({doing}): make room there, or see its log"
@@ -114,11 +116,13 @@ def told(error: Exception, meaning: Meaning, *, where: str, doing: str) -> Excep
             return StoreUnavailable(f"{where} answered {text!r} ({doing}); nothing was done")
 
 
-def _refusal(text: str, where: str, doing: str) -> str:
+def _refusal(text: str, where: str, doing: str, script: str) -> str:
     if "NOAUTH" in text or "HELLO must be called" in text:
         return f"{where} asks for a password: give it in the URL, redis://user:password@host"
     if "WRONGPASS" in text or "invalid username-password pair" in text or "without any password configured" in text:
         return f"{where} refuses this user name or password ({text})"
     if "DENIED" in text:
         return f"{where} is in protected mode and takes no clients from elsewhere: give it a password or bind it"
-    return f"{where} does not allow {doing}: {text}. Which rights are needed: {RIGHTS_PAGE}"
+    # Some servers do not say which command of a script it was.
+    used = ", ".join(sorted({name.lower() for name in _CALLS.findall(script)}))
+    return f"{where} does not allow {doing}: {text}{f' (it uses {used})' if used else ''}. All rights: {RIGHTS_PAGE}"

@@ -12,23 +12,28 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop, Task
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 from selaras._contracts.clock import Entropy
-from selaras._core.errors import StoreRefused, StoreMismatch, StoreUnavailable
+from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._core.jobs.retry import Backoff
 from selaras._stores.redis.address import Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial
 from selaras._stores.redis.errors import Meaning, meaning_of, told
 from selaras._stores.redis.topology import Topology, redirection
-from selaras._stores.redis.wire import ReplyError, Wire, WireLost, pack, rest, tail
+from selaras._stores.redis.wire import ReplyError, Wire, WireLost, Word, pack, rest, tail
 
-Word = bytes | str | int | float
 Command = Sequence[Word]
 
-AGAIN: Final = Backoff(first_us=20_000, most_us=1_000_000)
-"""Between two attempts at a server, and before what a server refused for now is sent again."""
+ATTEMPTS: Final = Backoff(first_us=20_000, most_us=1_000_000)
+"""Between two attempts at a server that failed: many processes make them."""
+
+LOOKS: Final = Backoff(first_us=10_000, most_us=200_000)
+"""How often a caller that waits looks whether it can go on: somebody else may have the partition now."""
+
+DISCOVERIES_S: Final = 0.1
+"""The least time between two questions who has what."""
 
 PROBE_S: Final = 0.4
 """A silent server's second chance: with the time until it is asked, less than `max_lag`."""
@@ -40,13 +45,13 @@ class Script(Protocol):
     """A script as a link needs it: what it is called, its text and SHA-1, and the names of its keys, in order."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str: ...
     @property
-    def text(self) -> str: ...  # noqa: D102
+    def text(self) -> str: ...
     @property
-    def sha(self) -> str: ...  # noqa: D102
+    def sha(self) -> str: ...
     @property
-    def keys(self) -> Sequence[str]: ...  # noqa: D102
+    def keys(self) -> Sequence[str]: ...
 
 
 class Greeting(Protocol):
@@ -93,13 +98,19 @@ class Common:
         prefix = self._prefixes.get(known)
         if prefix is None:
             keys = [self.names.key(index, name) for name in script.keys]
-            words = ("EVALSHA", script.sha, len(keys), *keys)
+            words: tuple[Word, ...] = ("EVALSHA", script.sha, len(keys), *keys)
             prefix = self._prefixes[known] = b"*%d\r\n%b" % (len(words) + len(args), tail(words))
         return prefix + tail(tuple(args))
 
     def doing(self, index: int, name: str) -> str:
         """Say what is done where, for messages."""
         return f"{name!r} in partition {index}" if self.partitions > 1 else repr(name)
+
+    def maybe_done(self, index: int, name: str, error: WireLost) -> StoreUnavailable:
+        """Say that a reply was lost."""
+        return StoreUnavailable(
+            f"{self.where(index)}: {error}; {self.doing(index, name)} was sent, and may have been done"
+        )
 
     def where(self, index: int) -> str:
         """Say who holds a partition, for messages."""
@@ -126,7 +137,7 @@ class Patience:
     async def again(self, entropy: Entropy, error: StoreUnavailable) -> None:
         """Wait a little, longer each time. Raises the error where there is no time for that."""
         self.tries += 1
-        wait_s = AGAIN.delay_us(self.tries, entropy) / 1e6
+        wait_s = LOOKS.delay_us(self.tries, entropy) / 1e6
         if wait_s >= self.left_s:
             raise error
         await rest(wait_s)
@@ -148,6 +159,8 @@ class Lines:
         self._nodes: dict[tuple[Endpoint, bool], Node] = {}
         self._greetings: dict[tuple[int, bool], Task[Wire]] = {}
         self._discovery: Task[None] | None = None
+        self._discover_at = 0.0
+        self._last: AsyncGenerator[None] | None = None
 
     async def reach(self, index: int, patience: Patience, *, slow: bool = False) -> Wire:
         """Return a connection on which the partition was greeted. Raises StoreUnavailable, StoreMismatch."""
@@ -226,11 +239,14 @@ class Lines:
     async def _find(self, index: int) -> Endpoint:
         topology = self.common.topology
         place = topology.place(index)
-        if topology.doubted or place is None:
+        if (topology.doubted or place is None) and self.loop.time() >= self._discover_at:
             if self._discovery is None or self._discovery.done():
                 self._discovery = self.loop.create_task(topology.discover(ask_once))
+                self._discovery.add_done_callback(self._discovered)
             discovery = self._discovery
             await asyncio.wait((discovery,))
+            if discovery.cancelled():
+                raise StoreUnavailable("the store was closed")
             if (error := discovery.exception()) is not None:
                 raise _again(error)
             found = topology.place(index)
@@ -240,6 +256,11 @@ class Lines:
         if place is None:
             raise StoreUnavailable(f"no node of {self.common.address.shown} holds the slot of partition {index} now")
         return place
+
+    def _discovered(self, discovery: Task[None]) -> None:
+        if not discovery.cancelled():
+            discovery.exception()  # whoever waited has it
+            self._discover_at = self.loop.time() + DISCOVERIES_S
 
     def _node(self, endpoint: Endpoint, *, slow: bool) -> Node:
         node = self._nodes.get((endpoint, slow))
@@ -261,6 +282,25 @@ class Lines:
                     wires[index] = None
 
     # -- the end
+
+    def end_with_loop(self) -> None:
+        """Let `asyncio.run` and its like close the connections of a loop that nobody closed the store on.
+
+        They end asynchronous generators, last of all; this one waits for that.
+        """
+
+        async def last() -> AsyncGenerator[None]:
+            try:
+                yield
+            finally:
+                self.end()
+                await rest(0)  # what is closed is gone in the next turn of the loop
+
+        self._last = last()
+        try:
+            anext(self._last).__await__().__next__()
+        except StopIteration:  # it has come to its yield
+            pass
 
     async def finish(self, within_s: float) -> None:
         """Wait until everybody was answered, so long; then end."""
@@ -293,16 +333,13 @@ class Node:
         self._error = ""
 
     async def connected(self, patience: Patience) -> Wire:
-        """Return the connection. Raises StoreUnavailable."""
+        """Return the connection. Raises StoreUnavailable: it cannot be made, or could not a moment ago."""
         if self.wire is not None and self.wire.open:
             return self.wire
         if self._attempt is None:
-            wait_s = self._again_at - self._lines.loop.time()
-            if wait_s > 0:
-                if patience.urgent or wait_s > patience.left_s:
-                    raise StoreUnavailable(self._error)
-                await rest(wait_s)
-        if self._attempt is None:
+            if self._lines.loop.time() < self._again_at:
+                self._lines.common.topology.doubt(self.endpoint)
+                raise StoreUnavailable(self._error)
             self._attempt = self._lines.loop.create_task(self._connect())
             self._attempt.add_done_callback(self._attempted)
         return await _shared(self._attempt, patience, f"{self.endpoint}: connecting takes long")
@@ -317,7 +354,7 @@ class Node:
             return
         self._tries += 1
         self._error = str(error)
-        self._again_at = self._lines.loop.time() + AGAIN.delay_us(self._tries, self._lines.common.entropy) / 1e6
+        self._again_at = self._lines.loop.time() + ATTEMPTS.delay_us(self._tries, self._lines.common.entropy) / 1e6
         self._lines.common.topology.doubt(self.endpoint)
 
     async def _connect(self) -> Wire:
@@ -410,7 +447,7 @@ class _Greeting:
             case _:
                 pass
         doing = self._lines.common.doing(self.index, script.name)
-        raise told(reply, meaning, where=str(self._node.endpoint), doing=doing)
+        raise told(reply, meaning, where=str(self._node.endpoint), doing=doing, script=script.text)
 
     async def _send(self, packed: bytes, *, keyless: bool = False) -> Any:
         within_s = self._lines.common.address.account.silence_s

@@ -80,7 +80,8 @@ class Link:
             for other in [other for other in self._loops if other.is_closed()]:
                 del self._loops[other]
             lines = self._loops[loop] = Lines(self.common, loop)
-            return lines
+        lines.end_with_loop()
+        return lines
 
     async def call(
         self,
@@ -110,7 +111,7 @@ class Link:
                 reply = await wire.send(self.common.packed(index, script, args), 1, within_s)
             except WireLost as error:
                 if error.sent and not repeats:
-                    raise self._maybe_done(index, script.name, error) from error
+                    raise self.common.maybe_done(index, script.name, error) from error
             else:
                 if reply.__class__ is not ReplyError:
                     return reply
@@ -142,7 +143,9 @@ class Link:
         commands = [pack(*words) for words in before]
         commands.append(self.common.packed(index, script, args))
         commands += [pack(*words) for words in after]
-        batch = _Batch(self, index, commands, script.name, repeats=repeats, place=len(before), script=script, slow=waits)
+        batch = _Batch(
+            self, index, commands, script.name, repeats=repeats, place=len(before), script=script, slow=waits
+        )
         replies = await batch.run(Patience(URGENT_S if urgent else self._patience_s, urgent=urgent))
         if waits:
             self._check_replicas(replies.pop(), index, script.name)
@@ -163,10 +166,6 @@ class Link:
             if isinstance(reply, ReplyError):
                 raise told(reply, meaning_of(reply), where=self.common.where(index), doing=str(words[0]))
         return replies
-
-    def _maybe_done(self, index: int, name: str, error: WireLost) -> StoreUnavailable:
-        doing = self.common.doing(index, name)
-        return StoreUnavailable(f"{self.common.where(index)}: {error}; {doing} was sent, and may have been done")
 
     def _check_replicas(self, reached: Any, index: int, name: str) -> None:
         if isinstance(reached, int) and reached >= 1:
@@ -195,7 +194,6 @@ class _Batch:
         script: Script | None = None,
         slow: bool = False,
     ) -> None:
-        self._link = link
         self._common = link.common
         self._lines = link.lines()
         self._index = index
@@ -220,7 +218,7 @@ class _Batch:
                 replies = await wire.send(packed, wanted, max(patience.left_s, 0.001))
             except WireLost as error:
                 if error.sent and not self._repeats and self._place in self._todo:
-                    raise self._link._maybe_done(self._index, self._name, error) from error  # noqa: SLF001 - its part
+                    raise self._common.maybe_done(self._index, self._name, error) from error
                 await patience.again(self._common.entropy, StoreUnavailable(f"{endpoint}: {error}"))
                 continue
             answers = [replies] if wanted == 1 else [replies[place] for place in places]
@@ -264,7 +262,9 @@ class _Batch:
             meaning = meaning_of(reply)
             if meaning in _FINAL:
                 if item == self._place:
-                    raise told(reply, meaning, where=str(endpoint), doing=self._common.doing(index, self._name))
+                    doing = self._common.doing(index, self._name)
+                    text = self._script.text if self._script is not None else ""
+                    raise told(reply, meaning, where=str(endpoint), doing=doing, script=text)
                 continue
             again.add(item)
             match meaning:

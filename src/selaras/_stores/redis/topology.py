@@ -107,7 +107,9 @@ class Sentinels:
     def moved(self, partition: int, endpoint: Endpoint) -> None:
         """See `Topology`."""
         del partition
-        raise ConfigurationError(f"the master of {self._service!r} is a node of a cluster: use redis+cluster://{endpoint}")
+        raise ConfigurationError(
+            f"the master of {self._service!r} is a node of a cluster: use redis+cluster://{endpoint}"
+        )
 
     async def discover(self, ask: Ask) -> None:
         """See `Topology`."""

@@ -22,6 +22,10 @@ from typing import Any, Final, cast
 
 import hiredis
 
+Word = bytes | str | int | float
+
+_pack = cast("Callable[[tuple[Word, ...]], bytes]", getattr(hiredis, "pack_command"))  # noqa: B009 - its own types say: of one word
+
 ReplyError: Final = hiredis.ReplyError
 """What an error of the server comes as, within a reply: it is returned, not raised."""
 
@@ -58,14 +62,14 @@ class _Waiting:
         self.replies: list[Any] | None = None if wanted == 1 else []
 
 
-def pack(*words: bytes | str | int | float) -> bytes:
+def pack(*words: Word) -> bytes:
     """Return a command as the server reads it."""
-    return cast(bytes, hiredis.pack_command(words))
+    return _pack(words)
 
 
-def tail(words: tuple[bytes | str | int | float, ...]) -> bytes:
+def tail(words: tuple[Word, ...]) -> bytes:
     """Return words as they stand at the end of a command, without the count that begins it."""
-    packed: bytes = hiredis.pack_command(words)
+    packed = _pack(words)
     return packed[packed.index(b"\n") + 1 :]
 
 
@@ -73,7 +77,7 @@ async def rest(seconds: float) -> None:
     """Wait, in real time: servers do not live in a virtual one."""
     loop = asyncio.get_running_loop()
     woken: Future[None] = loop.create_future()
-    timer = loop.call_later(seconds, lambda: woken.done() or woken.set_result(None))
+    timer = loop.call_later(seconds, _wake, woken)
     try:
         await woken
     finally:
@@ -197,6 +201,9 @@ class Wire(asyncio.Protocol):
                 if self._on_push is not None and self._is_pushed(reply):
                     self._on_push(reply)
                     continue
+                if not waiting:
+                    self.abort(f"{reply}" if reply.__class__ is ReplyError else "it answers what was not asked")
+                    return
                 first = waiting[0]
                 if first.replies is None:
                     waiting.popleft()
@@ -210,8 +217,6 @@ class Wire(asyncio.Protocol):
                             first.future.set_result(first.replies)
         except hiredis.ProtocolError as error:
             self.abort(f"it does not speak the protocol ({error})")
-        except IndexError:
-            self.abort("it answers what was not asked")
 
     def _is_pushed(self, reply: Any) -> bool:
         kind = reply.__class__
@@ -292,6 +297,10 @@ class Wire(asyncio.Protocol):
 
     def _give_room(self) -> None:
         for place in self._rooms:
-            if not place.done():
-                place.set_result(None)
+            _wake(place)
         self._rooms.clear()
+
+
+def _wake(future: Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

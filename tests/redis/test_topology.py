@@ -1,0 +1,152 @@
+"""What a URL says, where partitions lie, and who holds them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from tests.redis.servers import Cluster, Sentinels
+
+from selaras import ConfigurationError, StoreUnavailable
+from selaras._stores.redis.address import (
+    SCHEMES,
+    Endpoint,
+    Names,
+    masked,
+    prefix_of,
+    redis_address,
+    slot_of,
+)
+from selaras._stores.redis.dialling import ask_once
+from selaras._stores.redis.topology import redirection, topology_of
+
+
+def test_a_url_names_one_server() -> None:
+    address = redis_address("redis://me:p%40ss@host:7000/3?socket_timeout=2&protocol=3")
+
+    assert address.endpoints == (Endpoint("host", 7000),)
+    assert (address.shape, address.service, address.prefix) == ("single", "", "selaras")
+    account = address.account
+    assert (account.username, account.password, account.db) == ("me", "p@ss", 3)
+    assert (account.protocol, account.silence_s, account.secure) == (3, 2.0, False)
+    assert redis_address("valkey://").endpoints == (Endpoint("localhost", 6379),)
+    assert redis_address("valkeys://:pw@[::1]:7/").endpoints == (Endpoint("::1", 7),)
+    assert redis_address("rediss://host").account.secure
+    assert redis_address("unix:///run/r%20s.sock?db=2").endpoints == (Endpoint("/run/r s.sock"),)
+    assert redis_address("unix://:pw@/run/redis.sock").account.password == "pw"
+
+
+def test_a_url_names_sentinels_or_nodes() -> None:
+    sentinel = redis_address("redis+sentinel://:pw@a:1,b/main/2?sentinel_password=other")
+    cluster = redis_address("valkeys+cluster://u:pw@a:7000,b:7001?partitions=8&prefix=shop")
+
+    assert sentinel.endpoints == (Endpoint("a", 1), Endpoint("b", 26379))
+    assert (sentinel.service, sentinel.account.db, sentinel.account.password) == ("main", 2, "pw")
+    assert sentinel.sentinel_account.password == "other"
+    assert not sentinel.sentinel_account.username
+    assert cluster.endpoints == (Endpoint("a", 7000), Endpoint("b", 7001))
+    assert (cluster.shape, cluster.partitions, cluster.prefix, cluster.account.secure) == ("cluster", 8, "shop", True)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://h/0?sock=1", "unknown option 'sock'; there are client_name, db,"),
+        ("redis://h/x", "'x' is no number"),
+        ("redis://h:0/0", "'0' is no port"),
+        ("redis://h:port/0", "'port' is no port"),
+        ("redis://a,b/0", r"redis\+cluster"),
+        ("redis://h/0/1", "number of a database"),
+        ("redis+cluster://h/3", "one database"),
+        ("redis+sentinel://h", "name the sentinels' service"),
+        ("unix://run/redis.sock", "absolute path"),
+        ("redis://h?protocol=4", "give 2 or 3"),
+        ("redis://h?partitions=0", "whole number"),
+        ("redis://h?socket_timeout=soon", "give seconds"),
+        ("redis://h?ssl_ca_certs=/ca.pem", "rediss://"),
+        ("rediss://h?ssl_ca_certs=/no/ca.pem", "/no/ca.pem"),
+        ("rediss://h?ssl_keyfile=/k.pem", "ssl_certfile"),
+        ("rediss://h?ssl_cert_reqs=maybe", "ssl_cert_reqs"),
+        ("redis://h?sentinel_password=x", "sentinel"),
+        ("redis://h?durability=sometimes", "replicated"),
+    ],
+)
+def test_a_url_that_makes_no_sense_is_explained_without_its_password(url: str, said: str) -> None:
+    for hidden in (url, url.replace("://", "://me:hush@", 1), f"{url}{'&' if '?' in url else '?'}password=hush"):
+        with pytest.raises(ConfigurationError, match=said) as error:
+            redis_address(hidden)
+        assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_passwords_are_masked_in_every_form(scheme: str) -> None:
+    shown = masked(f"{scheme}://us@er:p/a:s@s@a:1,b:2/x/0?sentinel_password=word&PASSWORD=hush&db=1")
+
+    assert shown == f"{scheme}://us@er:***@a:1,b:2/x/0?sentinel_password=***&PASSWORD=***&db=1"
+    assert masked(f"{scheme}://host:1/0") == f"{scheme}://host:1/0"
+
+
+def test_all_of_a_partition_lies_in_one_slot_whatever_the_prefix() -> None:
+    for prefix in ("selaras", "a{b}c", "{", "}{", "100%", "é:*?[x]", ""):
+        names = Names(prefix_of(prefix))
+        for partition in range(20):
+            for name in ("meta", "v:{x}y", "bell:7"):
+                key = names.key(partition, name)
+                tags = re.findall(r"\{([^}]+)\}", key)  # the first braces with something between: the hash tag
+                assert tags[0] == names.tag(partition)
+                assert slot_of(tags[0].encode()) == names.slot(partition)
+    assert prefix_of("a{b") != prefix_of("a%7Bb")
+
+
+def test_a_slot_is_what_the_cluster_says() -> None:
+    assert slot_of(b"123456789") == 0x31C3
+    assert slot_of(b"selaras.0") < 16_384
+
+
+def test_a_redirection_names_a_server() -> None:
+    asked = Endpoint("here", 1)
+
+    assert redirection("MOVED 3999 there:7002", asked) == Endpoint("there", 7002)
+    assert redirection("ASK 3999 ::1:7002", asked) == Endpoint("::1", 7002)
+    assert redirection("MOVED 3999 :7002", asked) == Endpoint("here", 7002)
+
+
+async def test_sentinels_tell_the_master_and_one_that_is_silent_is_passed_over() -> None:
+    with Sentinels() as sentinels:
+        address = redis_address(sentinels.url.replace("redis+sentinel://", "redis+sentinel://127.0.0.1:1,"))
+        topology = topology_of(address, Names("selaras"), 1)
+        assert topology.place(0) is None
+
+        await topology.discover(ask_once)
+
+        assert topology.place(0) == Endpoint("127.0.0.1", sentinels.master.port)
+        assert not topology.doubted
+
+        unknown = redis_address(sentinels.url.replace(f"/{Sentinels.NAME}/", "/another/"))
+        with pytest.raises(StoreUnavailable, match=r"no sentinel tells the master of 'another'.*does not know it"):
+            await topology_of(unknown, Names("selaras"), 1).discover(ask_once)
+
+
+async def test_a_cluster_tells_who_holds_each_partition() -> None:
+    with Cluster(masters=3, replicas=0) as cluster:
+        names = Names("selaras")
+        address = redis_address(cluster.url.replace("redis+cluster://", "redis+cluster://127.0.0.1:1,"))
+        topology = topology_of(address, names, 16)
+
+        await topology.discover(ask_once)
+
+        for partition in range(16):
+            slot = names.slot(partition)
+            assert cluster.slot(names.key(partition, "meta")) == slot
+            assert topology.place(partition) == Endpoint("127.0.0.1", cluster.owner(slot).port)
+
+
+async def test_who_cannot_be_reached_is_named_with_the_reason() -> None:
+    address = redis_address("redis://127.0.0.1:1/0")
+    with pytest.raises(StoreUnavailable, match=r"127.0.0.1:1 cannot be reached: .*[Cc]onn"):
+        await _ask(address)
+
+
+async def _ask(address: Any) -> Any:
+    return await ask_once(address.endpoints[0], address.account, ("PING",))

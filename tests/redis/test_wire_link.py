@@ -1,0 +1,458 @@
+"""The way to a partition's server: what servers refuse, lose, move and forget, on real ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha1
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from tests.redis.binaries import Binary
+from tests.redis.certificates import Certificates
+from tests.redis.proxy import Proxy
+from tests.redis.servers import Cluster, RedisServer, Sentinels, until
+
+from selaras import StoreMismatch, StoreRefused, StoreUnavailable
+from selaras._stores.redis.address import Names, redis_address
+from selaras._stores.redis.lines import Common, Greeting
+from selaras._stores.redis.link import Link
+from selaras._stores.redis.topology import topology_of
+
+
+class Lua(NamedTuple):
+    name: str
+    text: str
+    keys: tuple[str, ...] = ("meta", "count")
+
+    @property
+    def sha(self) -> str:
+        return sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+COUNT = Lua(
+    "count",
+    "if redis.call('EXISTS', KEYS[1]) == 0 then return redis.error_reply('SELARASGONE it is') end "
+    "redis.call('HSET', KEYS[1], 'last', ARGV[1]) return redis.call('HINCRBY', KEYS[2], 'n', 1)",
+)
+LOOK = Lua("look", "return {redis.call('HGET', KEYS[2], 'n'), ARGV[1]}")
+GREET = Lua(
+    "greet",
+    "local run = redis.call('HGET', KEYS[1], 'run') "
+    "redis.call('HSET', KEYS[1], 'run', ARGV[1]) redis.call('HSET', KEYS[2], '', '') return run",
+)
+
+
+class Greeted(NamedTuple):
+    """Who was greeted: the partition, the server's run id, the run id it remembered."""
+
+    partition: int
+    run: str
+    before: str | None
+
+
+class World:
+    def __init__(self, url: str, partitions: int = 1) -> None:
+        self.greeted: list[Greeted] = []
+        self.moved: list[int] = []
+        address, names = redis_address(url), Names("selaras")
+        common = Common(
+            address,
+            names,
+            topology_of(address, names, partitions),
+            partitions,
+            Random(7),
+            self._greet,
+            self.moved.append,
+        )
+        self.link = Link(common)
+
+    async def _greet(self, greeting: Greeting) -> None:
+        before = await greeting.call(GREET, [greeting.run_id])
+        self.greeted.append(Greeted(greeting.index, greeting.run_id, before and before.decode()))
+
+    async def count(self, index: int = 0, **said: bool) -> int:
+        reply: int = await self.link.call(index, COUNT, ["x"], **said)
+        return reply
+
+
+@asynccontextmanager
+async def world(url: str, partitions: int = 1) -> AsyncIterator[World]:
+    made = World(url, partitions)
+    await made.link.open()
+    yield made
+    await made.link.close()
+
+
+# ---------------------------------------------------------------- one server
+
+
+async def test_a_partition_is_greeted_once_and_a_script_is_loaded_where_it_is_unknown(any_binary: Binary) -> None:
+    with RedisServer(any_binary) as server:
+        async with world(server.url, 3) as there:
+            assert await asyncio.gather(*(there.count(index) for index in (0, 1, 2, 0, 0))) == [1, 1, 1, 2, 3]
+            assert sorted(told.partition for told in there.greeted) == [0, 1, 2]
+
+            server.call("SCRIPT", "FLUSH")
+
+            assert await asyncio.gather(*(there.count() for _ in range(20))) == list(range(4, 24))
+            assert len(there.greeted) == 3
+
+
+async def test_commands_go_around_a_script_in_one_trip(redis_server: RedisServer) -> None:
+    async with world(redis_server.url) as there:
+        key = there.link.common.names.key(0, "v:a")
+        before, reply, after = await there.link.call_among(
+            0, [("SET", key, b"\x00value")], COUNT, ["x"], [("GET", key), ("GET", f"{key}2")]
+        )
+        assert (before, reply, after) == ([b"OK"], 1, [b"\x00value", None])
+        redis_server.call("SCRIPT", "FLUSH")
+        # Refused as a whole and sent again: what stands behind the script is answered after it.
+        assert (
+            await there.link.call_among(0, [], COUNT, ["x"], [("HGET", there.link.common.names.key(0, "count"), "n")])
+        )[1:] == (2, [b"2"])
+        assert await there.link.pipeline(0, [("GET", key), ("STRLEN", key)]) == [b"\x00value", 6]
+        with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
+            await there.link.pipeline(0, [("HGET", key, "x")])
+
+
+async def test_a_lost_memory_is_greeted_before_the_call_is_sent_again(redis_server: RedisServer) -> None:
+    async with world(redis_server.url) as there:
+        await there.count()
+        redis_server.call("FLUSHALL")
+
+        assert await asyncio.gather(*(there.count() for _ in range(10))) == list(range(1, 11))
+
+        assert [told.before for told in there.greeted] == [None, None]
+
+
+async def test_after_a_restart_the_partition_is_greeted_with_the_new_run_id() -> None:
+    with RedisServer(appendonly="yes") as server:
+        async with world(server.url) as there:
+            await there.count()
+            await asyncio.to_thread(server.restart)
+
+            assert await there.count() == 2
+
+            first, second = there.greeted
+            assert second.before == first.run != second.run
+
+
+async def test_a_caller_rides_out_a_short_outage_and_a_reader_does_not() -> None:
+    with RedisServer(appendonly="yes") as server:
+        async with world(server.url) as there:
+            await asyncio.to_thread(server.stop)
+            with pytest.raises(StoreUnavailable, match="cannot be reached"):
+                await there.link.call(0, LOOK, ["x"], urgent=True)
+            riding = [asyncio.create_task(there.count()) for _ in range(20)]
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(server.start)
+            assert sorted(await asyncio.gather(*riding)) == list(range(1, 21))
+
+
+async def test_who_stays_away_is_named_after_the_patience_of_the_caller() -> None:
+    with RedisServer() as server:
+        async with world(server.url_for(query="socket_timeout=0.5")) as there:
+            await asyncio.to_thread(server.kill)
+            with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{server.port} cannot be reached") as error:
+                await there.count()
+            assert "may have been done" not in str(error.value)
+
+
+async def test_a_reply_that_was_lost_is_told_and_the_call_is_not_repeated(redis_server: RedisServer) -> None:
+    async with Proxy(redis_server.port) as proxy, world(f"redis://127.0.0.1:{proxy.port}") as there:
+        await there.count()
+        proxy.swallow_replies()
+        lost = asyncio.create_task(there.count())
+        await asyncio.sleep(0.1)
+        proxy.cut()
+        with pytest.raises(StoreUnavailable, match="'count' was sent, and may have been done"):
+            await lost
+        assert await there.count() == 3  # it was; and once
+
+        proxy.swallow_replies()
+        again = asyncio.create_task(there.count(repeats=True))
+        await asyncio.sleep(0.1)
+        proxy.cut()
+        assert await again == 5
+
+
+async def test_a_dead_connection_is_noticed_within_a_second_when_something_waits(redis_server: RedisServer) -> None:
+    loop = asyncio.get_running_loop()
+    async with Proxy(redis_server.port) as proxy, world(f"redis://127.0.0.1:{proxy.port}") as there:
+        await there.count()
+        proxy.deafen()
+        begun = loop.time()
+        with pytest.raises(StoreUnavailable, match="the connection is dead"):
+            await there.count()
+        assert 0.3 < loop.time() - begun < 1.0
+
+        assert await there.count() == 2
+
+
+async def test_a_busy_server_is_waited_for(redis_server: RedisServer) -> None:
+    async with world(redis_server.url) as there:
+        await there.count()
+        sleeping = asyncio.create_task(asyncio.to_thread(redis_server.call, "DEBUG", "SLEEP", "1.5"))
+        await asyncio.sleep(0.1)
+        assert await there.count() == 2
+        await sleeping
+        assert len(there.greeted) == 1  # over the same connection
+
+
+async def test_a_server_that_hangs_is_given_up_and_readers_sooner() -> None:
+    loop = asyncio.get_running_loop()
+    with RedisServer() as server:
+        async with world(server.url_for(query="socket_timeout=1.5")) as there:
+            server.pause()
+            begun = loop.time()
+            reading = asyncio.create_task(there.link.call(0, LOOK, ["x"], urgent=True))
+            with pytest.raises(StoreUnavailable, match="may have been done"):
+                await there.count()
+            assert 1.4 < loop.time() - begun < 2.0
+            with pytest.raises(StoreUnavailable, match="no reply within 1 s"):
+                await reading
+            server.resume()
+            await there.count()
+
+
+async def test_connections_are_made_one_at_a_time_and_further_apart_when_they_fail(redis_server: RedisServer) -> None:
+    async with Proxy(redis_server.port) as proxy, world(f"redis://127.0.0.1:{proxy.port}?socket_timeout=2") as there:
+        assert proxy.taken == 1
+        proxy.refusing = True
+        proxy.cut()
+        calls = await asyncio.gather(*(there.count() for _ in range(200)), return_exceptions=True)
+        assert all(isinstance(one, StoreUnavailable) for one in calls)
+        assert proxy.taken < 15
+
+        proxy.refusing = False
+        assert await there.count() == 1
+
+
+async def test_each_loop_has_its_own_connections(redis_server: RedisServer) -> None:
+    async with world(redis_server.url) as there:
+        await there.count()
+
+        def elsewhere() -> int:
+            return asyncio.run(there.count())
+
+        assert await asyncio.to_thread(elsewhere) == 2
+        assert await asyncio.to_thread(elsewhere) == 3
+        assert await there.count() == 4
+        # Those of the loops that ended are closed.
+        clients = await asyncio.to_thread(redis_server.call, "CLIENT", "LIST")
+        assert str(clients).count("name=selaras") == 1
+
+
+# ---------------------------------------------------------------- getting in
+
+
+async def test_a_wrong_password_is_told_and_the_right_one_never(any_binary: Binary) -> None:
+    with RedisServer(any_binary, password="hush") as server:
+        for url, said in (
+            (f"redis://127.0.0.1:{server.port}", "asks for a password"),
+            (server.url.replace("hush", "wrong"), "refuses this user name or password"),
+            (f"redis://me:hush@127.0.0.1:{server.port}", "refuses this user name or password"),
+        ):
+            for query in ("", "?protocol=3"):
+                with pytest.raises(StoreRefused, match=said) as error:
+                    await World(url.removesuffix("/0") + query).link.open()
+                assert "hush" not in str(error.value)
+        for query in ("", "protocol=3"):
+            async with world(server.url_for(query=query)) as there:
+                assert await there.count() > 0
+
+
+async def test_no_password_is_refused_where_one_is_given(redis_server: RedisServer) -> None:
+    with pytest.raises(StoreRefused, match="password"):
+        await World(f"redis://:hush@127.0.0.1:{redis_server.port}").link.open()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_the_database_and_the_socket_are_those_of_the_url(redis_server: RedisServer, protocol: int) -> None:
+    async with world(f"{redis_server.unix_url}?db=3&protocol={protocol}&client_name=me") as there:
+        await there.count()
+        with redis_server.connect() as connection:
+            connection.call("SELECT", 3)
+            assert connection.call("EXISTS", there.link.common.names.key(0, "count")) == 1
+            assert "name=me" in str(connection.call("CLIENT", "LIST"))
+
+
+async def test_tls_with_an_authority_of_ones_own_and_a_certificate_of_ours(certificates: Certificates) -> None:
+    with RedisServer(certificates=certificates) as server:
+        async with world(server.url) as there:
+            assert await there.count() == 1
+        async with world(server.url_for(host="localhost")) as there:
+            assert await there.count() == 2
+
+        stranger = server.url.replace(str(certificates.authority.certificate), str(certificates.stranger.certificate))
+        with pytest.raises(StoreUnavailable, match="certificate verify failed"):
+            await World(stranger).link.open()
+        plain = f"redis://127.0.0.1:{server.port}"
+        with pytest.raises(StoreUnavailable, match="TLS"):
+            await World(plain).link.open()
+        with pytest.raises(StoreUnavailable, match="certificate of ours"):
+            await World(
+                f"rediss://127.0.0.1:{server.port}?ssl_ca_certs={certificates.authority.certificate}"
+            ).link.open()
+
+
+async def test_a_missing_right_is_named_with_where_to_read_on(redis_server: RedisServer) -> None:
+    rights = ("~selaras:*", "&selaras:*", "+info", "+evalsha", "+script|load", "+hget", "+hset", "+exists", "+ping")
+    url = redis_server.add_user("narrow", "pw", *rights)
+    try:
+        async with world(url) as there:  # CLIENT SETNAME is not allowed, and not needed
+            with pytest.raises(StoreRefused, match=r"does not allow 'count'.*exists, hincrby, hset.*docs/redis.md"):
+                await there.count()
+            redis_server.call("ACL", "SETUSER", "narrow", "+hincrby")
+            assert await there.count() == 1  # given meanwhile
+        other = redis_server.add_user("other", "pw", "~jobs:*", *rights[1:])
+        with pytest.raises(StoreRefused, match=r"does not allow 'greet'"):
+            await World(other).link.open()
+    finally:
+        redis_server.call("ACL", "DELUSER", "narrow", "other")
+
+
+async def test_full_memory_and_a_full_house_are_told() -> None:
+    with RedisServer(maxclients=20) as server:
+        async with world(server.url) as there:
+            await there.count()
+            server.call("CONFIG", "SET", "maxmemory", "1")
+            with pytest.raises(StoreUnavailable, match=r"out of memory \('count'\)"):
+                await there.count()
+            server.call("CONFIG", "SET", "maxmemory", "0")
+            assert await there.count() == 2
+
+            crowd = [server.connect() for _ in range(19)]
+            with pytest.raises(StoreUnavailable, match="max number of clients"):
+                await World(server.url).link.open()
+            for one in crowd:
+                one.close()
+
+
+async def test_a_fault_of_a_script_is_no_outage(redis_server: RedisServer) -> None:
+    async with world(redis_server.url) as there:
+        with pytest.raises(RuntimeError, match=r"'wrong' at .*nonexistent global"):
+            await there.link.call(0, Lua("wrong", "return nothing.at_all"), [])
+
+
+async def test_a_mismatch_found_by_the_greeting_is_final(redis_server: RedisServer) -> None:
+    there = World(redis_server.url)
+
+    async def greet(greeting: Greeting) -> None:
+        raise StoreMismatch(f"partition {greeting.index} is of another make")
+
+    there.link.common.greet = greet
+    with pytest.raises(StoreMismatch, match="partition 0 is of another make"):
+        await there.count()
+    await there.link.close()
+
+
+# ---------------------------------------------------------------- replicas
+
+
+async def test_durable_means_that_a_replica_has_it() -> None:
+    with RedisServer() as server:
+        async with world(server.url_for(query="durability=replicated&replicated_within=0.3")) as there:
+            with pytest.raises(StoreUnavailable, match=r"was done at .*, but no replica had it within 300 ms"):
+                await there.count(replicated=True)
+            assert await there.count() == 2  # said of this call only
+
+            with server.replica():
+                assert await there.count(replicated=True) == 3
+
+
+async def test_a_failover_by_sentinels_is_ridden_out() -> None:
+    with Sentinels() as sentinels:
+        async with world(sentinels.url) as there:
+            assert await there.count() == 1
+            master = sentinels.master
+            await asyncio.to_thread(master.kill)
+
+            assert await there.count() >= 1
+
+            assert sentinels.until_master(other_than=master).running
+            assert there.greeted[-1].run != there.greeted[0].run
+
+
+async def test_a_master_that_became_a_replica_is_left() -> None:
+    with Sentinels() as sentinels:
+        async with world(sentinels.url) as there:
+            await there.count()
+            first = sentinels.master
+            sentinels.sentinels[0].call("SENTINEL", "FAILOVER", Sentinels.NAME)
+            await asyncio.to_thread(until, first.is_in_step, "the first master follows the second")
+
+            counts = [await there.count() for _ in range(5)]
+
+            assert counts == list(range(counts[0], counts[0] + 5))
+            assert there.greeted[-1].run != there.greeted[0].run
+
+
+# ---------------------------------------------------------------- cluster
+
+
+async def test_a_slot_that_moves_under_load_is_followed() -> None:
+    with Cluster(masters=2, replicas=0) as cluster:
+        async with world(cluster.url, 4) as there:
+            names = there.link.common.names
+            slot = names.slot(2)
+            source = cluster.owner(slot)
+            target = next(node for node in cluster.masters if node is not source)
+            done: list[int] = []
+            ending = asyncio.Event()
+
+            async def load() -> None:
+                while not ending.is_set():
+                    done.append(await there.count(2))
+
+            loads = [asyncio.create_task(load()) for _ in range(20)]
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(cluster.begin_migration, slot, target)
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(cluster.move_keys, slot, target, 1)  # one of two: TRYAGAIN
+            await asyncio.sleep(0.2)
+            await asyncio.to_thread(cluster.move_keys, slot, target)  # all: ASK
+            await asyncio.sleep(0.2)
+            await asyncio.to_thread(cluster.end_migration, slot, target)
+            await asyncio.sleep(0.2)
+            ending.set()
+            await asyncio.gather(*loads)
+
+            assert sorted(done) == list(range(1, len(done) + 1))  # each once
+            assert there.greeted[-1].run == target.info("server")["run_id"]
+            assert 2 in there.moved
+
+
+async def test_a_master_that_is_killed_is_replaced_by_its_replica_under_load() -> None:
+    with Cluster(masters=3, replicas=1) as cluster:
+        async with world(cluster.url, 16) as there:
+            victim = cluster.owner(there.link.common.names.slot(0))
+            ending = asyncio.Event()
+            failed: list[Exception] = []
+            last = [0] * 16
+
+            async def load(index: int) -> None:
+                while not ending.is_set():
+                    try:
+                        last[index] = await there.count(index)
+                    except StoreUnavailable as error:
+                        failed.append(error)
+                    await asyncio.sleep(0.001)
+
+            loads = [asyncio.create_task(load(index)) for index in range(16)]
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(victim.kill)
+            slot = there.link.common.names.slot(0)
+            await asyncio.to_thread(cluster.until_owner, slot, victim)
+            await asyncio.sleep(1)
+            before = list(last)
+            await asyncio.sleep(0.5)
+            ending.set()
+            await asyncio.gather(*loads)
+
+            assert all(now > then for now, then in zip(last, before, strict=True))  # all go on
+            assert all("may have been done" in str(error) for error in failed)  # replies lost with the master
+            assert len(failed) <= 16
