@@ -162,34 +162,30 @@ async def test_who_stays_away_is_named_after_the_patience_of_the_caller() -> Non
 
 
 async def test_a_reply_that_was_lost_is_told_and_the_call_is_not_repeated(redis_server: RedisServer) -> None:
-    async with Proxy(redis_server.port) as proxy, world(f"redis://127.0.0.1:{proxy.port}") as there:
-        await there.count()
-        proxy.swallow_replies()
-        lost = asyncio.create_task(there.count())
-        await asyncio.sleep(0.1)
-        proxy.cut()
-        with pytest.raises(StoreUnavailable, match="'count' was sent, and may have been done"):
-            await lost
-        assert await there.count() == 3  # it was; and once
+    with Proxy(redis_server.address) as proxy:
+        async with world(proxy.through(redis_server.url)) as there:
+            await there.count()
+            proxy.lose_reply()
+            with pytest.raises(StoreUnavailable, match="'count' was sent, and may have been done"):
+                await there.count()
+            assert await there.count() == 3  # it was; and once
 
-        proxy.swallow_replies()
-        again = asyncio.create_task(there.count(repeats=True))
-        await asyncio.sleep(0.1)
-        proxy.cut()
-        assert await again == 5
+            proxy.lose_reply()
+            assert await there.count(repeats=True) == 5
 
 
 async def test_a_dead_connection_is_noticed_within_a_second_when_something_waits(redis_server: RedisServer) -> None:
     loop = asyncio.get_running_loop()
-    async with Proxy(redis_server.port) as proxy, world(f"redis://127.0.0.1:{proxy.port}") as there:
-        await there.count()
-        proxy.deafen()
-        begun = loop.time()
-        with pytest.raises(StoreUnavailable, match="the connection is dead"):
+    with Proxy(redis_server.address) as proxy:
+        async with world(proxy.through(redis_server.url)) as there:
             await there.count()
-        assert 0.3 < loop.time() - begun < 1.0
+            proxy.swallow_link(proxy.links[0])
+            begun = loop.time()
+            with pytest.raises(StoreUnavailable, match="the connection is dead"):
+                await there.count()
+            assert 0.3 < loop.time() - begun < 1.0
 
-        assert await there.count() == 2
+            assert await there.count() == 2
 
 
 async def test_a_busy_server_is_waited_for(redis_server: RedisServer) -> None:
@@ -218,17 +214,17 @@ async def test_a_server_that_hangs_is_given_up_and_readers_sooner() -> None:
             await there.count()
 
 
-async def test_connections_are_made_one_at_a_time_and_further_apart_when_they_fail(redis_server: RedisServer) -> None:
-    async with Proxy(redis_server.port) as proxy, world(f"redis://127.0.0.1:{proxy.port}?socket_timeout=2") as there:
-        assert proxy.taken == 1
-        proxy.refusing = True
-        proxy.cut()
-        calls = await asyncio.gather(*(there.count() for _ in range(200)), return_exceptions=True)
-        assert all(isinstance(one, StoreUnavailable) for one in calls)
-        assert proxy.taken < 15
+async def test_connections_are_made_one_at_a_time_and_further_apart_when_they_fail() -> None:
+    with RedisServer() as server, Proxy(server.address) as proxy:
+        async with world(proxy.through(server.url_for(query="socket_timeout=2"))) as there:
+            assert proxy.accepted == 1
+            await asyncio.to_thread(server.kill)
+            calls = await asyncio.gather(*(there.count() for _ in range(200)), return_exceptions=True)
+            assert all(isinstance(one, StoreUnavailable) for one in calls)
+            assert proxy.accepted < 15
 
-        proxy.refusing = False
-        assert await there.count() == 1
+            await asyncio.to_thread(server.start)
+            assert await there.count() == 1
 
 
 async def test_each_loop_has_its_own_connections(redis_server: RedisServer) -> None:

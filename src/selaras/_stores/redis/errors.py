@@ -60,7 +60,7 @@ _MEANINGS: Final = {
     "DENIED": Meaning.REFUSED,
 }
 
-_CALLS: Final = re.compile(r"redis\.p?call\(\s*['\"](\w+)")
+_CALLS: Final = re.compile(r"\bp?call\('(\w+)'")
 _SCRIPT_FAULT: Final = re.compile(r"user_script|user_function|running script|script: [0-9a-f]{40}")
 
 
