@@ -21,10 +21,11 @@ from typing import Any, Final, Protocol
 from selaras._contracts.clock import Clock
 from selaras._contracts.host import Executors, Mode, Run, Stop
 from selaras._contracts.observer import Observer
-from selaras._core.events import AttemptAbandoned, AttemptEnded, AttemptStopped, Trouble
+from selaras._core.events import AttemptAbandoned, AttemptEnded, AttemptStopped
 from selaras._core.jobs.job import Attempt, Settlement
 from selaras._core.jobs.states import JobEvent
 from selaras._worker.telling import tell
+from selaras._worker.wary import Wary, lost
 
 AHEAD_NS: Final = 40_000_000
 """So much work, as far as recent bodies were short, waits here ready to start: it hides the turn's latency, and no
@@ -124,6 +125,7 @@ class Roster:
         clock: Clock,
         executors: Executors,
         observer: Observer,
+        wary: Wary,
         *,
         slots: Mapping[Mode, int],
         modes: Mapping[str, Mode],
@@ -132,6 +134,7 @@ class Roster:
         self._now = clock.instant_ns
         self._executors = executors
         self._observer = observer
+        self._wary = wary
         self._patience_ns = patience_ns
         self._context = copy_context()
         self._loop: AbstractEventLoop = asyncio.get_running_loop()
@@ -216,7 +219,7 @@ class Roster:
         held.started_ns = now = self._now()
         run = held.run
         if held.stop is not None or now >= held.home.fresh_until_ns:  # P18: a lease that may be over starts nothing
-            settlement = run.unstarted()
+            settlement = self._wary.unstarted(run)
         else:
             if run.timeout_us:
                 held.deadline_ns = now + run.timeout_us * 1_000
@@ -228,14 +231,10 @@ class Roster:
 
     def _broken(self, held: Held, error: BaseException) -> Settlement:
         if held.abandoned and held.stop is not None:
-            return held.run.cut_off()
+            return self._wary.cut_off(held.run)
         claim = held.run.claim
-        tell(
-            self._observer, Trouble(where=f"running {claim.task} {claim.job}", error=f"{type(error).__name__}: {error}")
-        )
-        reason = f"the worker could not run it: {type(error).__name__}"
-        # Counted as lost: bounded by max_lost, where a release would go round for ever.
-        return Settlement(claim.job, claim.fence, JobEvent.LOSE, reason=reason, writes=claim.writes)
+        self._wary.report(f"running {claim.task} {claim.job}", error)
+        return lost(claim, f"the worker could not run it: {type(error).__name__}")
 
     def _end(self, held: Held, settlement: Settlement) -> None:
         slots = self._slots[held.mode]
@@ -279,7 +278,7 @@ class Roster:
                 slots.waiting = deque(held for held in slots.waiting if not (home is None or held.home is home))
             self.waiting -= len(back)
             for held in back:
-                held.home.ended(held, held.run.unstarted())
+                held.home.ended(held, self._wary.unstarted(held.run))
 
     def stop(self, held: Held, why: Stop) -> None:
         """Tell a body to end; the first reason stands. A body that has not begun will not begin."""
@@ -300,7 +299,7 @@ class Roster:
         if slots and held in slots.waiting:  # otherwise it is being prepared, and will not begin
             slots.waiting.remove(held)
             self.waiting -= 1
-            held.home.ended(held, held.run.unstarted())
+            held.home.ended(held, self._wary.unstarted(held.run))
 
     def stop_all(self, why: Stop, home: Home | None = None) -> int:
         """Tell every running body, of one partition or of all. Returns how many were told."""

@@ -1,10 +1,15 @@
-"""The tasks a worker is made of. Unlike a TaskGroup, one that fails does not take the others with it: it is reported."""
+"""The tasks a worker is made of.
+
+None may fail: a turn that is never answered, a loop that looks at no deadline any more, hold attempts for ever while the
+heart goes on beating for them. So one that does is reported and ends the worker, in order; unlike in a TaskGroup it
+doesn't take the others with it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from selaras._contracts.observer import Observer
@@ -15,10 +20,11 @@ ENDING_MOST: Final = 1.0
 
 
 class Company:
-    """Owns tasks until they end or it is ended."""
+    """Owns tasks until they end or it is ended. `on_failure`: told which one failed."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, on_failure: Callable[[str], None]) -> None:
         self._observer = observer
+        self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._tasks: set[Task[None]] = set()
 
@@ -34,6 +40,7 @@ class Company:
         if not task.cancelled() and (error := task.exception()):
             where = getattr(task.get_coro(), "__qualname__", "a task of the worker")
             tell(self._observer, Trouble(where=where, error=f"{type(error).__name__}: {error}"))
+            self._on_failure(where)
 
     async def end(self) -> None:
         """Cancel what is left and wait for it, not for long."""

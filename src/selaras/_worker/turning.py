@@ -33,7 +33,7 @@ from selaras._contracts.host import Host, Stop
 from selaras._contracts.observer import Observer
 from selaras._contracts.partition import HeartbeatReply, Partition, TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
-from selaras._core.events import SettleRefused, StoreBack, StoreLost, Trouble, Turned
+from selaras._core.events import SettleRefused, StoreBack, StoreLost, Turned
 from selaras._core.jobs.job import Attempt, Claim, Settled, Settlement
 from selaras._core.jobs.retry import Backoff
 from selaras._core.jobs.states import JobEvent
@@ -43,6 +43,7 @@ from selaras._worker.heart import Beat
 from selaras._worker.shutdown import Leaving
 from selaras._worker.telling import tell
 from selaras._worker.waiting import Alarm
+from selaras._worker.wary import Progress, Wary
 
 IN_FLIGHT_MOST: Final = 2
 GATHER_NS: Final = 20_000_000
@@ -57,6 +58,10 @@ SETTLE_MOST: Final = 1_000
 BEAT_SETTLES_MOST: Final = 500
 LAST_WORDS_MOST: Final = 2_000
 READY_TRIES: Final = 3
+TELL_TRIES: Final = 8
+"""The host fails so often at telling other partitions, by a mistake and not for a store that is away, before the
+attempt is given up as lost: settled without, readers elsewhere would be stale."""
+
 IDLE_TURN_NS: Final = 5_000_000_000
 """An idle worker turns so often though nothing rang: a bell is a hint."""
 
@@ -65,11 +70,12 @@ AGAIN: Final = Backoff(first_us=50_000, most_us=2_000_000)
 
 
 class Crew(Struct, frozen=True, kw_only=True):
-    """What all turners of a worker share."""
+    """What all turners of a worker share. `wary`: the host, for calls that must come to something."""
 
     clock: Clock
     entropy: Entropy
     host: Host
+    wary: Wary
     roster: Roster
     observer: Observer
     company: Company
@@ -78,9 +84,6 @@ class Crew(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...]
     partitions: int
     lease_ns: int
-
-
-Progress = tuple[tuple[str, int, bytes], ...]
 
 
 class _Sent(Struct, frozen=True):
@@ -126,7 +129,7 @@ class Turner:
         self.hungry = True
         self.closing = False
         self._crew = crew
-        self._host = crew.host
+        self._host = crew.wary
         self._roster = crew.roster
         self._now = crew.clock.instant_ns
         self._partition = partition
@@ -154,6 +157,7 @@ class Turner:
         self._in_flight: dict[int, _Sent] = {}
         self._failing: set[int] = set()
         self._away_ns = 0  # since when the store does not answer
+        self._unheard = 0  # replies in a row whose news the host could not apply
 
         self._rung = 0  # counts rings: one during a turn must not be taken for one before it
         self._rung_sent = 0
@@ -234,15 +238,20 @@ class Turner:
 
     async def _tell_elsewhere(self, held: Held | None, settlement: Settlement) -> None:
         """Other partitions hear first what must be known before the settle (P17)."""
-        tries = 0
+        tries = mistakes = 0
         while True:
             try:
-                settlement = await self._host.before_settle(settlement, self.index)
+                settlement = await self._crew.host.before_settle(settlement, self.index)
                 break
             except StoreUnavailable:
                 pass
-            except Exception as error:  # noqa: BLE001 - settled without, readers elsewhere would be stale
-                self._trouble(f"telling other partitions of {settlement.job}", error)
+            except Exception as error:  # noqa: BLE001 - the host's mistake
+                self._host.report(f"telling other partitions of {settlement.job}", error)
+                mistakes += 1
+            if mistakes == TELL_TRIES:
+                self._on_the_way -= 1
+                self._give_up(Attempt(settlement.job, settlement.fence))
+                return
             tries += 1
             await self._rest(tries)
         self._on_the_way -= 1
@@ -345,7 +354,7 @@ class Turner:
             except StoreUnavailable as error:
                 self._is_away(request.number, error)
             except Exception as error:  # noqa: BLE001 - a store's mistake must not end the worker
-                self._trouble(f"turn {request.number}", error)
+                self._host.report(f"turn {request.number}", error)
                 self._is_away(request.number, error)
             else:
                 self._is_back(request.number)
@@ -361,10 +370,11 @@ class Turner:
         request = sent.request
         del self._in_flight[request.number]
         self._roster.requested -= request.limit
-        self._host.heard(self.index, reply.news, sent_ns)
+        heard = self._host.heard(self.index, reply.news, sent_ns)
+        self._unheard = 0 if heard else self._unheard + 1
         refused = self._take_answers(request.settlements, sent.ended, reply.settled)
         if reply.claims:
-            self._receive(reply.claims)
+            self._receive(reply.claims, heard=heard)
         self._has_received(request.number)  # after the claims are held: see heart.py
         self._turned_ns = now = self._now()
         self._due_ns = now + reply.next_due_us * 1_000 if reply.next_due_us >= 0 else 0
@@ -429,17 +439,11 @@ class Turner:
         event = SettleRefused(job=settlement.job, task=task, fence=settlement.fence, event=settlement.event)
         tell(self._crew.observer, event)
 
-    def _receive(self, claims: Sequence[Claim]) -> None:
+    def _receive(self, claims: Sequence[Claim], *, heard: bool) -> None:
         now = self._now()
         batch: list[Held] = []
         for claim in claims:
-            try:
-                run = self._host.prepare(claim, self.index, now)
-            except Exception as error:  # noqa: BLE001 - the host broke its promise; the others go on
-                self._trouble(f"preparing {claim.task} {claim.job}", error)
-                run = Settlement(
-                    claim.job, claim.fence, JobEvent.LOSE, reason="it could not be prepared", writes=claim.writes
-                )
+            run = self._host.prepare(claim, self.index, now)
             if isinstance(run, Settlement):
                 self._held[claim.fence] = run
                 self.ended(None, run)
@@ -447,36 +451,42 @@ class Turner:
                 self._held[claim.fence] = held = Held(run, self)
                 batch.append(held)
         if self.closing or self.lapsed:
-            for held in batch:
-                self.ended(held, held.run.unstarted())
-        elif batch and self._host.must_wait([held.run for held in batch]):
+            self._give_back(batch)
+        elif batch and (not heard or self._host.must_wait([held.run for held in batch])):
             self._on_the_way += 1
             self._roster.requested += len(batch)
-            self._crew.company.spawn(self._make_ready(batch))
+            self._crew.company.spawn(self._make_ready(batch, heard=heard))
         elif batch:
             self._roster.place(batch)
 
-    async def _make_ready(self, batch: list[Held]) -> None:
-        ready = await self._is_ready(batch)
+    async def _make_ready(self, batch: list[Held], *, heard: bool) -> None:
+        if heard:
+            ready = await self._is_ready(batch)
+        else:
+            await self._rest(self._unheard)  # given back at once they would be claimed again at once
+            ready = False
         self._on_the_way -= 1
         self._roster.requested -= len(batch)
         if ready and not (self.closing or self.lapsed):
             self._roster.place(batch)
         else:
-            for held in batch:
-                self.ended(held, held.run.unstarted())
+            self._give_back(batch)
         self._nudged.set()
+
+    def _give_back(self, batch: Sequence[Held]) -> None:
+        for held in batch:
+            self.ended(held, self._host.unstarted(held.run))
 
     async def _is_ready(self, batch: list[Held]) -> bool:
         runs = [held.run for held in batch]
         for tries in range(1, READY_TRIES + 1):
             try:
-                await self._host.ready_for(runs)
+                await self._crew.host.ready_for(runs)
                 return True
             except StoreUnavailable:
                 pass
             except Exception as error:  # noqa: BLE001 - given back, another worker may do better
-                self._trouble("getting ready for a batch", error)
+                self._host.report("getting ready for a batch", error)
             # Given back at once it would be claimed again at once.
             await self._rest(tries)
         return False
@@ -504,14 +514,15 @@ class Turner:
         ends = [
             each for sent in tuple(self._in_flight.values()) for each in sent.request.settlements
         ] + self._pending.copy()
+        abandoned = tuple(self._given_up.values())
         for held in self._roster:
             if held.home is self and held.started_ns and not held.abandoned and held is not culprit:
                 held.run.stopping = held.run.stopping or Stop.SHUTDOWN
-                try:
-                    ends.append(held.run.cut_off())
-                except Exception as error:  # noqa: BLE001 - the host broke its promise: released without a word
-                    self._trouble(f"giving back {held.run.claim.job}", error)
-        abandoned = tuple(self._given_up.values())
+                end = self._host.cut_off(held.run)
+                if end.event is JobEvent.LOSE:
+                    abandoned += (held.attempt,)
+                else:
+                    ends.append(end)
         if culprit is not None and culprit.home is self:
             abandoned += (culprit.attempt,)
         return Leaving(self.index, self._number, abandoned, tuple(ends[:LAST_WORDS_MOST]))
@@ -586,6 +597,3 @@ class Turner:
 
     async def _rest(self, tries: int) -> None:
         await self._crew.clock.sleep(AGAIN.delay_us(tries, self._crew.entropy) / 1_000_000)
-
-    def _trouble(self, where: str, error: Exception) -> None:
-        tell(self._crew.observer, Trouble(where=where, error=f"{type(error).__name__}: {error}"))

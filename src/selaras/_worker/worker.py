@@ -50,6 +50,7 @@ from selaras._worker.tenure import Tenure
 from selaras._worker.threads import Threads
 from selaras._worker.turning import AGAIN, Crew
 from selaras._worker.waiting import Alarm, within
+from selaras._worker.wary import Wary
 from selaras._worker.watch import Watch
 
 TICK: Final = 0.05
@@ -113,6 +114,7 @@ class Worker:
         self._patience_us = patience_us
         self._burst = burst
         self._observer = observer or Silence()
+        self._wary = Wary(host, self._observer)
         self._owns_process = owns_process
         self._loop: AbstractEventLoop | None = None
         self._told = Event()
@@ -143,6 +145,9 @@ class Worker:
         self._end_by_ns = self._end_by_ns or self._now()
         self._on_loop(self._told_hard.set)
         self._on_loop(self._told.set)
+
+    def _failed(self, where: str) -> None:
+        self.stop(f"{where} failed", Exit.FAILED)
 
     def _on_loop(self, call: Callable[[], object]) -> None:
         loop = self._loop
@@ -180,7 +185,7 @@ class Worker:
                 raise
 
     async def _serve(self) -> Exit:
-        company = Company(self._observer)
+        company = Company(self._observer, self._failed)
         bell = self._store.bell()
         threads = Threads(self._room[Mode.THREAD], asyncio.get_running_loop())
         processes = Processes(self._host.servant, self._clock, self._observer)
@@ -206,6 +211,7 @@ class Worker:
             self._clock,
             executors,
             self._observer,
+            self._wary,
             slots=self._room,
             modes=self._host.tasks,
             patience_ns=self._patience_us * 1_000,
@@ -214,6 +220,7 @@ class Worker:
             clock=self._clock,
             entropy=self._entropy,
             host=self._host,
+            wary=self._wary,
             roster=roster,
             observer=self._observer,
             company=company,
@@ -381,7 +388,7 @@ class Worker:
             current.look_at_leases(self._now())
             if ticks % PROGRESS_TICKS == 0:
                 for turner in current.turners:
-                    turner.report(self._host.progress(turner.index))
+                    turner.report(self._wary.progress(turner.index))
             if self._owns_process and crew.roster.stuck(Mode.THREAD):
                 self.stop("every thread is held by a body that was given up", Exit.RECYCLED)
 
@@ -389,13 +396,22 @@ class Worker:
         while True:
             tenure = self._tenures[-1]
             if tenure.idle and self._keeper.quiet:
-                if crew.partitions == 1 or not await self._host.relay():
+                if crew.partitions == 1 or not await self._may_have_relayed():
                     self.stop("nothing is left to do")
                     return
                 for turner in tenure.turners:
                     turner.ring()
             crew.answered.clear()
             await crew.answered.wait()
+
+    async def _may_have_relayed(self) -> bool:
+        try:
+            return await self._host.relay()
+        except Exception as error:  # noqa: BLE001 - what waits in an outbox may be work: it is asked for again
+            if not isinstance(error, StoreUnavailable):  # of that the turns tell
+                self._wary.report("relaying between partitions", error)
+            await self._clock.sleep(TICK)
+            return True
 
     # -- the end
 
