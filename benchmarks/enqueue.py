@@ -35,7 +35,7 @@ class NoExecutors:
         """Not asked for here."""
         raise NotImplementedError
 
-    async def in_process(self, request: bytes) -> bytes:
+    async def in_process(self, request: bytes, report: Callable[[bytes], None]) -> bytes:
         """Not asked for here."""
         raise NotImplementedError
 

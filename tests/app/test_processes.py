@@ -49,9 +49,22 @@ async def reprice(id: int, new: float, *, old: float | None = Read(price)) -> tu
 async def after(pid: int) -> int:
     return pid
 
+def tell() -> None:
+    for done in range(10_000):  # the latest wins: nothing is heaped up on the way
+        current_job().progress(done, 10_000)
+    current_job().progress(2, 3, "two thirds")
+
 @app.task(executor="process", retries=0)
-def tells(x: int) -> None:
-    current_job().progress(x)
+def tells() -> None:
+    tell()
+    while not (HERE / "seen").exists():
+        time.sleep(0.01)
+
+@app.task(executor="process", retries=0)
+async def tells_on_the_loop() -> None:
+    tell()
+    while not (HERE / "seen").exists():
+        await asyncio.sleep(0.01)
 
 @app.task(executor="process")
 def plain(x: int) -> int:
@@ -121,8 +134,19 @@ async def test_exits_and_failures_of_a_process_are_failures_of_its_job(program: 
             with pytest.raises(JobFailed, match="in the child"):
                 await failing.result(timeout=30)
             assert await fine.result(timeout=30) == 2
-            with pytest.raises(JobFailed, match=r"progress\(\) reaches nobody"):
-                await (await program.tells.enqueue(1)).result(timeout=30)
+
+
+@pytest.mark.parametrize("task", ["tells", "tells_on_the_loop"])
+async def test_progress_of_a_process_is_seen_while_it_runs(program: Any, task: str) -> None:
+    async with program.app, asyncio.timeout(30):
+        job = await getattr(program, task).enqueue()
+        async with working(program.app):
+            while (progress := (await job.info()).progress) is None or progress.done != 2:
+                await asyncio.sleep(0.01)
+            Path(program.__file__).with_name("seen").touch()
+            await job.result()
+
+    assert (progress.total, progress.message) == (3, "two thirds")
 
 
 async def test_a_process_that_hangs_is_killed(program: Any) -> None:

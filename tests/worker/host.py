@@ -60,11 +60,14 @@ class PlainRun:
 
     async def _body(self, executors: Executors) -> Any:
         if self.mode is Mode.PROCESS:
-            return await executors.in_process(self.claim.payload)
+            return await executors.in_process(self.claim.payload, self._report)
         assert self.task.body
         if self.mode is Mode.THREAD:
             return await executors.in_thread(partial(self.task.body, self))
         return await self.task.body(self)  # type: ignore[misc]
+
+    def _report(self, data: bytes) -> None:
+        self.host.reported.append((self.claim.job, self.claim.fence, data))
 
     def _stopped(self, why: Stop) -> Settlement:
         match why:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -20,12 +21,16 @@ class PlainServant:
         if (self._folder / "broken").exists():
             raise RuntimeError("this child cannot start")
 
-    async def serve(self, request: bytes) -> bytes:
+    async def serve(self, request: bytes, report: Callable[[bytes], None]) -> bytes:
         self._served += 1
         word, _, rest = request.decode().partition(" ")
         match word:
             case "pid":
                 return f"{os.getpid()} {self._served}".encode()
+            case "tell":
+                report(b"half")
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
             case "exit":
                 os._exit(int(rest))
             case "kill":

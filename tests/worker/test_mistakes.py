@@ -191,7 +191,7 @@ async def test_a_worker_of_which_a_part_failed_ends_and_says_so() -> None:
     ground = Ground({"n": Task(nothing)})
 
     async def answer_nonsense(request: TurnRequest, turn: Turning) -> TurnReply:
-        return replace(await turn(request), claims=(None,))  # type: ignore[arg-type]
+        return replace(await turn(request), claims=(None,))
 
     ground.partition.turning = answer_nonsense
 

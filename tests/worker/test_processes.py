@@ -42,6 +42,16 @@ async def test_a_warm_child_serves_one_attempt_after_another(servant: tuple[str,
     assert int(first[0]) != os.getpid()
 
 
+async def test_what_a_child_reports_is_heard_before_its_answer(servant: tuple[str, ...]) -> None:
+    ground = Ground(tasks(), servant=servant, burst=True)
+    await ground.enqueue("p", "a", payload=b"tell")
+
+    await ground.worker.run()
+
+    assert [(job, data) for job, _, data in ground.host.reported] == [("a", b"half")]
+    assert (await ground.job("a")).result == b"telltelltell"
+
+
 async def test_children_end_in_order_with_the_worker(servant: tuple[str, ...], tmp_path: Path) -> None:
     ground = Ground(tasks(), servant=servant, burst=True)
     await ground.enqueue("p", "a", payload=b"x" * 300_000)

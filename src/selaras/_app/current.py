@@ -54,11 +54,7 @@ class CurrentJob:
         return f"<job {self.id} of {self.task}, attempt {self.attempt}>"
 
     def progress(self, done: float, total: float = 0, message: str = "") -> None:
-        """Say how far the job is; goes out with the worker's next turn, the latest wins. Never waits.
-
-        Raises:
-            SelarasError: in a task with `executor="process"`, from where it would reach nobody.
-        """
+        """Say how far the job is; goes out with the worker's next turn, the latest wins. Never waits."""
         self._report(msgspec.msgpack.encode(Progress(done, total, message)))
 
 

@@ -23,7 +23,6 @@ from selaras._contracts.host import Mode, Run, Stop
 from selaras._contracts.limits import UNROUTABLE_US
 from selaras._contracts.partition import Instance, Owner
 from selaras._core.codec import CorruptBytes
-from selaras._core.errors import SelarasError
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import Claim, NewJob, Settled, Settlement
 from selaras._core.jobs.lifecycle import FINAL
@@ -44,19 +43,15 @@ _NO_READS: Final[Mapping[str, Slot]] = {}
 
 
 class AppHost:
-    """Binds claims to tasks, and tells the cache what the worker hears.
+    """Binds claims to tasks, and tells the cache what the worker hears."""
 
-    `reports`: False in a child process, from where no progress can be told.
-    """
-
-    def __init__(self, program: Program, process: Process, *, reports: bool = True) -> None:
+    def __init__(self, program: Program, process: Process) -> None:
         program.registry.complete()
         self._program = program
         self._process = process
         self._cache = process.cache
         self._tasks = dict(program.registry.tasks)
         self._instance = ""
-        self._reports = reports
         self._sent_ns = [0] * process.partitions
         self._progress: list[dict[tuple[str, int], bytes]] = [{} for _ in range(process.partitions)]
         self._replaces: dict[str, Placed] = {}  # twins to be cancelled once the children that replace them are there
@@ -237,11 +232,6 @@ class AppHost:
     # -- inside
 
     def _report(self, run: AttemptRun, data: bytes) -> None:
-        if not self._reports:
-            raise SelarasError(
-                "progress() reaches nobody from a task with executor='process': run it in a thread or as a coroutine, "
-                "or leave progress() out"
-            )
         self._progress[run.partition][run.claim.job, run.claim.fence] = data
 
     def _misfit(self, claim: Claim, reason: str) -> Settlement:

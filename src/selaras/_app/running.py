@@ -37,11 +37,11 @@ class AttemptRun:
     Attributes:
         reads: the places of its `Read` parameters, by name. warms: those and the places its body will read.
         headers: what middleware gave the job when it was enqueued.
+        report: takes what its body says of itself.
     """
 
     __slots__ = (
         "_opened",
-        "_report",
         "arguments",
         "claim",
         "headers",
@@ -52,6 +52,7 @@ class AttemptRun:
         "process",
         "program",
         "reads",
+        "report",
         "session",
         "spec",
         "stopping",
@@ -91,7 +92,7 @@ class AttemptRun:
         self.warms = warms
         self.headers = headers
         self.hold: Hold | None = None
-        self._report = report
+        self.report = report
         self._opened: Opened | None = None
 
     # -- what the body can ask
@@ -107,8 +108,11 @@ class AttemptRun:
             claim.number,
             claim.fence,
             deadline,
-            lambda data: self._report(self, data),
+            self._say,
         )
+
+    def _say(self, data: bytes) -> None:
+        self.report(self, data)
 
     def opened(self) -> Opened:
         """Make, at first need, what its job-long resources are kept in."""
@@ -290,7 +294,7 @@ class AttemptRun:
             Request(self.claim, self.partition, self.session.since_ns, self.session.instance)
         )
         try:
-            answer = await executors.in_process(request)
+            answer = await executors.in_process(request, self._say)
         except asyncio.CancelledError as error:
             if self._is_cancelled_from_outside():
                 raise

@@ -22,7 +22,7 @@ class _Here:
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         return await asyncio.to_thread(function)
 
-    async def in_process(self, request: bytes) -> bytes:
+    async def in_process(self, request: bytes, report: Callable[[bytes], None]) -> bytes:
         raise AssertionError("an attempt is in its child process already")
 
 
@@ -39,17 +39,18 @@ class AppServant:
         self._app = load_app(self._reference)
         process = self._app.process()
         await process.open()
-        self._host = AppHost(self._app.program, process, reports=False)
+        self._host = AppHost(self._app.program, process)
 
-    async def serve(self, request: bytes) -> bytes:
+    async def serve(self, request: bytes, report: Callable[[bytes], None]) -> bytes:
         """See `Servant`."""
         assert self._host is not None, "opened first"
-        return msgspec.msgpack.encode(await self._settlement(self._host, _REQUESTS.decode(request)))
+        return msgspec.msgpack.encode(await self._settlement(self._host, _REQUESTS.decode(request), report))
 
-    async def _settlement(self, host: AppHost, request: Request) -> Settlement:
+    async def _settlement(self, host: AppHost, request: Request, report: Callable[[bytes], None]) -> Settlement:
         run = host.prepare(request.claim, request.partition, request.since_ns, instance=request.instance)
         if isinstance(run, Settlement):
             return run
+        run.report = lambda _, data: report(data)
         function = host.function_of(request.claim.task)
         run.mode = Mode.LOOP if inspect.iscoroutinefunction(function) else Mode.THREAD
         # Each attempt has a context of its own, here as in the worker.

@@ -63,8 +63,10 @@ class Executors(Protocol):
         """
         ...
 
-    async def in_process(self, request: bytes) -> bytes:
+    async def in_process(self, request: bytes, report: Callable[[bytes], None]) -> bytes:
         """Run one attempt in a child process: `Servant.serve` there. Cancelling the wait kills the child.
+
+        `report`: called here, on the loop, with what the body reports there; the latest of a short while.
 
         Raises ProcessDied when the child ended without an answer: the settlement is `lose` then, with the
         error's text as its reason.
@@ -197,8 +199,11 @@ class Servant(Protocol):
         """Get ready: import the program, open its store and resources. What it raises ends the child."""
         ...
 
-    async def serve(self, request: bytes) -> bytes:
-        """Run one attempt and encode its end. Never raises what the body raised; the child serves one at a time."""
+    async def serve(self, request: bytes, report: Callable[[bytes], None]) -> bytes:
+        """Run one attempt and encode its end. Never raises what the body raised; the child serves one at a time.
+
+        `report`: sends what the body says of itself to the parent; from any thread, it never waits.
+        """
         ...
 
     async def close(self) -> None:

@@ -14,14 +14,18 @@ import signal
 import socket
 import sys
 import threading
+from asyncio import AbstractEventLoop, StreamWriter
 from collections.abc import Sequence
 from typing import Final, cast
 
 from selaras._contracts.host import Servant
 from selaras._worker.loops import run
-from selaras._worker.processes import LENGTH
+from selaras._worker.processes import Said, framed, received
 
 ORPHANED: Final = 5
+
+REPORT_EVERY: Final = 0.1
+"""Of what a body reports, the latest goes out so often."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -45,18 +49,50 @@ async def _serve(channel: int, servant: Servant) -> None:
     reader, writer = await asyncio.open_connection(sock=sock)
     await servant.open()
     try:
-        writer.write(LENGTH.pack(0))
+        writer.write(framed(Said.ANSWER, b""))
         while True:
             try:
-                (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-                request = await reader.readexactly(length)
+                _, request = await received(reader)
             except (EOFError, OSError):
                 return
-            answer = await servant.serve(request)
-            writer.write(LENGTH.pack(len(answer)) + answer)
+            reports = _Reports(writer, asyncio.get_running_loop())
+            answer = await servant.serve(request, reports.take)
+            reports.open = False
+            writer.write(framed(Said.ANSWER, answer))
             await writer.drain()
     finally:
         await servant.close()
+
+
+class _Reports:
+    """What the body of one attempt reports, on its way to the parent. `open`: until its answer is sent."""
+
+    def __init__(self, writer: StreamWriter, loop: AbstractEventLoop) -> None:
+        self.open = True
+        self._writer = writer
+        self._loop = loop
+        self._latest: bytes | None = None
+        self._resting = False
+
+    def take(self, data: bytes) -> None:
+        """Send it soon, unless a later one comes first; from any thread."""
+        idle = self._latest is None
+        self._latest = data
+        if idle:
+            self._loop.call_soon_threadsafe(self._send)
+
+    def _send(self) -> None:
+        if self._resting or not self.open:
+            return
+        data, self._latest = self._latest, None
+        if data is not None:
+            self._writer.write(framed(Said.REPORT, data))
+            self._resting = True
+            self._loop.call_later(REPORT_EVERY, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._send()
 
 
 def _follow(lifeline: int) -> None:

@@ -1,7 +1,7 @@
 """Child processes for `executor="process"`: one attempt at a time each, kept warm, killed when it must end.
 
-A message is four bytes of length and then the bytes; an empty one from the child says that it is ready. A second
-socket, which nothing is ever sent over, tells the child that its parent is gone.
+A message is a byte that says what it is, four bytes of length, and then the bytes; an empty answer from the child says
+that it is ready. A second socket, which nothing is ever sent over, tells the child that its parent is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import struct
 import subprocess
 import sys
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
@@ -24,13 +25,32 @@ from selaras._contracts.observer import Observer
 from selaras._core.events import BodyDied
 from selaras._worker.telling import tell
 
-LENGTH: Final = struct.Struct("!I")
+HEADER: Final = struct.Struct("!BI")
 FAILED_START_REST: Final = 1.0
 """A child that cannot start would otherwise use up every job in a moment."""
 
 CLOSE_MOST: Final = 2.0
 DYING_MOST: Final = 1.0
 LOOK: Final = 0.005
+
+
+class Said(IntEnum):
+    """What a message is."""
+
+    REQUEST = 0
+    ANSWER = 1
+    REPORT = 2  # what the body says of itself while it runs: any number of them, before the answer
+
+
+def framed(said: Said, data: bytes) -> bytes:
+    """Return a message as it is sent."""
+    return HEADER.pack(said, len(data)) + data
+
+
+async def received(reader: StreamReader) -> tuple[int, bytes]:
+    """Wait for a message: what it is, and its bytes. Raises EOFError or OSError if the other side has ended."""
+    said, length = HEADER.unpack(await reader.readexactly(HEADER.size))
+    return said, await reader.readexactly(length)
 
 
 class _Child:
@@ -45,17 +65,17 @@ class _Child:
     async def connect(self, sock: socket.socket) -> None:
         """Wait until it is ready. Raises EOFError or OSError if it ended instead."""
         self._reader, self._writer = await asyncio.open_connection(sock=sock)
-        await self._receive()
+        await received(self._reader)
 
-    async def ask(self, request: bytes) -> bytes:
+    async def ask(self, request: bytes, report: Callable[[bytes], None]) -> bytes:
         """Send one request and wait for the answer. Raises EOFError or OSError if the child ended instead."""
-        self._writer.write(LENGTH.pack(len(request)) + request)
+        self._writer.write(framed(Said.REQUEST, request))
         await self._writer.drain()
-        return await self._receive()
-
-    async def _receive(self) -> bytes:
-        (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-        return await self._reader.readexactly(length)
+        while True:
+            said, data = await received(self._reader)
+            if said == Said.ANSWER:
+                return data
+            report(data)
 
     def kill(self) -> None:
         """End it and what it started."""
@@ -84,11 +104,11 @@ class Processes:
         self._observer = observer
         self._idle: list[_Child] = []
 
-    async def call(self, request: bytes) -> bytes:
+    async def call(self, request: bytes, report: Callable[[bytes], None]) -> bytes:
         """Run one attempt; see `Executors.in_process`."""
         child = self._idle.pop() if self._idle else await self._start()
         try:
-            answer = await child.ask(request)
+            answer = await child.ask(request, report)
         except (EOFError, OSError):
             raise await self._died(child) from None
         except BaseException:  # a cancel: the body must really have ended before its settlement goes out (P18)
