@@ -155,6 +155,57 @@ async def test_p18_an_attempt_that_did_nothing_leaves_the_keys_elsewhere_to_the_
     assert await _fate(far, second) is Fate.PENDING  # whoever asks after it lets it stand
 
 
+# -- keys that are served on: no intent guards them
+
+
+@pytest.mark.parametrize("how", ["unsure", "lost", "refused"])
+async def test_p18_a_served_key_that_may_still_be_written_is_closed_to_fills_for_a_grace(
+    world: World, how: str
+) -> None:
+    worker = await world.worker()
+    await world.cache(K)
+    await world.enqueue(job(A, serves=(K,)))
+    claim = await worker.claim()
+
+    match how:
+        case "unsure":
+            await worker.end(claim, JobEvent.RETRY, unsure=True)
+        case "lost":
+            await world.lose_workers()
+        case _:
+            await worker.end(Attempt(A, claim.fence + 1), JobEvent.CANCEL, serves=(K,), unsure=True)
+    closed = await world.look(K)  # the write lands now
+    world.clock.advance(INTENT_GRACE_US)
+
+    assert closed == Standing()
+    assert isinstance(await world.look(K), Miss)
+
+
+@pytest.mark.parametrize("how", ["unsure", "lost"])
+async def test_p18_so_is_a_served_key_of_another_partition(far: World, how: str) -> None:
+    worker = await far.worker()
+    await far.enqueue(job(A, serves=(R,)))
+    claim = await worker.claim()
+
+    if how == "unsure":
+        await worker.end(claim, JobEvent.FAIL, unsure=True)
+    else:
+        await far.lose_workers()
+    await _deliver(far)
+    closed: tuple[Look, ...] = (await _there(far).read([ReadRequest(R, "", LOAD)], START)).looks
+
+    assert closed == (Standing(),)
+
+
+async def test_a_served_key_is_open_again_after_an_end_that_is_sure(world: World) -> None:
+    worker = await world.worker()
+    await world.enqueue(job(A, serves=(K,)))
+
+    await worker.run(JobEvent.FAIL)
+
+    assert isinstance(await world.look(K), Miss)
+
+
 # -- fates
 
 

@@ -76,6 +76,10 @@ def _void_removes_intents(void: Original, self: Cells, key: str) -> None:
     self.standing.pop(key, None)
 
 
+def _nothing_is_closed(set_floors: Original, self: Cells, versions: Any, closes: Any, now: int) -> None:
+    set_floors(self, versions, (), now)
+
+
 def _void_leaves(*kept: str) -> Callable[..., None]:
     """Void, but leave what intents and tokens were before."""
 
@@ -775,6 +779,15 @@ MUTANTS = (
         "pass_on",
         _nothing,
         test_lost.test_p18_the_intents_of_a_lost_attempt_pass_to_the_next_one,
+    ),
+    Mutant(
+        "P18",
+        "a served key is open to fills though a write of a lost attempt may land",
+        Cells,
+        "set_floors",
+        _nothing_is_closed,
+        test_unsure.test_p18_a_served_key_that_may_still_be_written_is_closed_to_fills_for_a_grace,
+        {"how": "lost"},
     ),
     Mutant(
         "P19",

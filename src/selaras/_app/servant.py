@@ -11,7 +11,7 @@ import msgspec
 
 from selaras._app.host import AppHost
 from selaras._app.loading import load_app
-from selaras._app.running import Request
+from selaras._app.running import AttemptRun, Request
 from selaras._contracts.host import Mode
 from selaras._core.jobs.job import Settlement
 
@@ -50,7 +50,11 @@ class AppServant:
         run = host.prepare(request.claim, request.partition, request.since_ns, instance=request.instance)
         if isinstance(run, Settlement):
             return run
-        run.report = lambda _, data: report(data)
+
+        def reported(run: AttemptRun, data: bytes) -> None:
+            report(data)
+
+        run.report = reported
         function = host.function_of(request.claim.task)
         run.mode = Mode.LOOP if inspect.iscoroutinefunction(function) else Mode.THREAD
         # Each attempt has a context of its own, here as in the worker.

@@ -1,8 +1,10 @@
-"""Version floors: what a datastore that answers late must at least know of (P13)."""
+"""Version floors and closed keys: what a datastore that answers late must at least know of (P13), and what may change
+after it was voided (P18).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 PerKey = tuple[tuple[str, int], ...]
@@ -31,6 +33,13 @@ class VersionFloors:
         if not self.versions and not self.closes:
             return (), ()
         return tuple(one for one in self.versions if keys(one[0])), tuple(one for one in self.closes if keys(one[0]))
+
+
+def closing(keys: Iterable[str], grace_us: int) -> PerKey:
+    """Close keys that an attempt may still write and that no intent of it guards, as those of a family that is served
+    on are: a value that was loaded before that late write must not be kept (P18).
+    """
+    return tuple((key, grace_us) for key in keys)
 
 
 def is_below(version: int | None, floor: int | None) -> bool:

@@ -21,7 +21,7 @@ from selaras._contracts.partition import (
     Resolve,
     Void,
 )
-from selaras._core.cache.floors import VersionFloors
+from selaras._core.cache.floors import VersionFloors, closing
 from selaras._core.jobs.job import (
     Admission,
     Attempt,
@@ -381,7 +381,10 @@ class Jobs:
 
     def _void_late(self, settlement: Settlement, now: int) -> None:
         """The lease was lost: what the attempt may have written is voided once more (G4)."""
-        names = Invalidation((), settlement.tags, settlement.families, closes=settlement.closes)
+        closes = settlement.closes
+        if settlement.unsure:
+            closes += closing(settlement.serves, INTENT_GRACE_US)
+        names = Invalidation((), settlement.tags, settlement.families, closes=closes)
         self._void(settlement.may_have_written, names, now)
 
     def _settle_cells(self, row: Row, settlement: Settlement, now: int) -> tuple[tuple[str, int, int], ...]:
@@ -391,7 +394,8 @@ class Jobs:
         puts = {put.key: put for put in settlement.puts}
         own = tuple(dict.fromkeys((*row.new.writes, *settlement.planted, *self._cells.keys_of(owner))))
         stored: list[tuple[str, int, int]] = []
-        floors = VersionFloors(settlement.versions, settlement.closes)
+        closed = closing(row.new.serves, INTENT_GRACE_US) if unsure else ()  # no intent stands there for it
+        floors = VersionFloors(settlement.versions, settlement.closes + closed)
         self._cells.set_floors(*floors.of(self._is_here), now)
         for key in own:
             if not self._is_here(key):
@@ -496,7 +500,7 @@ class Jobs:
 
     def lose(self, row: Row, now: int) -> None:
         """Settle one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18)."""
-        self._void(row.new.serves, Invalidation(), now)
+        self._void(row.new.serves, Invalidation(closes=closing(row.new.serves, INTENT_GRACE_US)), now)
         self._cells.pass_on(Owner(self.index, row.id, row.fence))
         row.instance = ""
         row.lost += 1
