@@ -24,6 +24,7 @@ from tests.conformance import (
     test_settle,
     test_turns,
     test_unique,
+    test_unsure,
 )
 from tests.conformance.world import B, K
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, TypeVar
 
 from selaras._app.working import AppWorker
 from selaras._contracts.observer import Observer
@@ -17,9 +18,15 @@ FLEET_VARIABLE = LIFELINE
 """Set in a process that a fleet started."""
 
 
-def run_fleet(command: Sequence[str], processes: int, observer: Observer) -> int:
+Watching: TypeAlias = Callable[[Callable[[str], None]], AbstractContextManager[None]]
+"""While it is open it calls what it was given whenever the processes must be started anew, with the reason."""
+
+
+def run_fleet(command: Sequence[str], processes: int, observer: Observer, watching: Watching | None = None) -> int:
     """Keep so many processes of `command` running until told to stop. Returns the exit code of the whole."""
-    return Fleet(command, processes, system_clock(), system_entropy(), observer).run()
+    fleet = Fleet(command, processes, system_clock(), system_entropy(), observer)
+    with watching(fleet.restart) if watching else nullcontext():
+        return fleet.run()
 
 
 def run_alone(worker: AppWorker) -> int:

@@ -161,6 +161,12 @@ class ChildStarted(Struct, frozen=True, kw_only=True):
     pid: int
 
 
+class Restarting(Struct, frozen=True, kw_only=True):
+    """A fleet lets its processes end in order, and starts fresh ones in their places. `reason`: for people."""
+
+    reason: str
+
+
 class ChildDied(Struct, frozen=True, kw_only=True):
     """A process of a fleet ended unasked; it is replaced after `again_in_us`."""
 
@@ -206,6 +212,7 @@ WorkerEvent: TypeAlias = (
     | BodyDied
     | ChildStarted
     | ChildDied
+    | Restarting
     | Housekept
     | Trouble
 )

@@ -1,7 +1,7 @@
 """Several worker processes as one: started, replaced when they die, stopped together.
 
     starting ─> up ─> died unasked ─> resting ─> starting        the rest grows while they die young
-                │
+                │ └──> told to restart ─> ended ─> starting      at once; one that rests is started at once, too
        first signal: passed on to each, and each ends in order; second: passed on, then killed
 
 Children are programs started by a command, never forks: they import the app by its name, so nothing has to be
@@ -15,12 +15,13 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final
 
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.observer import Observer
-from selaras._core.events import ChildDied, ChildStarted
+from selaras._core.events import ChildDied, ChildStarted, Restarting
 from selaras._core.jobs.retry import Backoff
 from selaras._worker.exits import Exit
 from selaras._worker.signals import heard_by
@@ -47,6 +48,7 @@ class _Slot:
         self.started_ns = 0
         self.start_at_ns = 0
         self.young_deaths = 0
+        self.restarting = False  # told to end, so that a fresh one takes its place
 
 
 class Fleet:
@@ -73,14 +75,19 @@ class Fleet:
         self._observer = observer
         self._environment = dict(os.environ if environment is None else environment)
         self._slots = [_Slot(number) for number in range(processes)]
-        self._heard: SimpleQueue[str] = SimpleQueue()
+        self._heard: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._signals = 0
         self._kill_at_ns = 0
         self._codes: list[int] = []
 
     def stop(self, reason: str = "asked to") -> None:
         """As a signal would: the first time in order, the second time hard; from any thread."""
-        self._heard.put(reason)
+        del reason  # each child tells the signal that it hears
+        self._heard.put(self._stop)
+
+    def restart(self, reason: str) -> None:
+        """Let every child end in order, and start a fresh one in its place; from any thread."""
+        self._heard.put(partial(self._restart, reason))
 
     def run(self) -> int:
         """Run until every child has ended. Returns the exit code of the whole: 0 if every child ended in order."""
@@ -104,15 +111,31 @@ class Fleet:
 
     def _listen(self) -> None:
         try:
-            self._heard.get(timeout=LOOK)
+            act = self._heard.get(timeout=LOOK)
         except Empty:
             return
+        act()
+
+    def _stop(self) -> None:
         self._signals += 1
         if self._signals == 2:
             self._kill_at_ns = self._clock.instant_ns() + int(KILL_AFTER * 1e9)
         for slot in self._slots:
             slot.start_at_ns = 0
-            if slot.popen:
+            told, slot.restarting = slot.restarting, False
+            if slot.popen and not (told and self._signals == 1):  # a second one would stop it hard
+                slot.popen.send_signal(signal.SIGTERM)
+
+    def _restart(self, reason: str) -> None:
+        if self._signals:
+            return
+        tell(self._observer, Restarting(reason=reason))
+        for slot in self._slots:
+            slot.young_deaths = 0
+            if slot.popen is None:
+                slot.start_at_ns = self._clock.instant_ns()
+            elif not slot.restarting:
+                slot.restarting = True
                 slot.popen.send_signal(signal.SIGTERM)
 
     def _start(self, slot: _Slot, lifeline: int) -> None:
@@ -123,7 +146,7 @@ class Fleet:
             # A Ctrl-C in the terminal must reach a child once, from here: twice would stop it hard.
             start_new_session=True,
         )
-        slot.start_at_ns, slot.started_ns = 0, self._clock.instant_ns()
+        slot.start_at_ns, slot.started_ns, slot.restarting = 0, self._clock.instant_ns(), False
         tell(self._observer, ChildStarted(slot=slot.number, pid=slot.popen.pid))
 
     def _look_after(self, slot: _Slot, lifeline: int) -> None:
@@ -140,6 +163,9 @@ class Fleet:
 
     def _ended(self, slot: _Slot, pid: int, code: int, now: int) -> None:
         slot.popen = None
+        if slot.restarting:
+            slot.start_at_ns = now
+            return
         if self._signals or code == Exit.STOPPED:
             self._codes.append(self._judged(code))
             return

@@ -21,6 +21,7 @@ from selaras._core.events import (
     LoopLagged,
     Recycling,
     Reenrolled,
+    Restarting,
     SettleRefused,
     StoreBack,
     StoreLost,
@@ -73,8 +74,10 @@ class Reporter:
                     _tell_end(event)
             case Turned() | Housekept():
                 _tell_round(event)
-            case WorkerStarted() | WorkerStopping() | WorkerStopped() | ChildStarted() | ChildDied() | Recycling():
+            case WorkerStarted() | WorkerStopping() | WorkerStopped() | Recycling():
                 _tell_life(event)
+            case ChildStarted() | ChildDied() | Restarting():
+                _tell_fleet(event)
             case Reenrolled() | LeaseLapsed() | SettleRefused() | StoreLost() | StoreBack() | Trouble():
                 _tell_trouble(event)
             case AttemptStopped() | AttemptAbandoned() | LoopLagged() | BodyDied():
@@ -149,9 +152,20 @@ def _tell_round(event: Turned | Housekept) -> None:
             assert_never(event)
 
 
-def _tell_life(
-    event: WorkerStarted | WorkerStopping | WorkerStopped | ChildStarted | ChildDied | Recycling,
-) -> None:
+def _tell_fleet(event: ChildStarted | ChildDied | Restarting) -> None:
+    match event:
+        case ChildStarted():
+            _log.info("process %d started, pid %d", event.slot, event.pid)
+        case ChildDied():
+            again = rough_text(event.again_in_us)
+            _log.error("process %d (pid %d) died with %d; replaced in %s", event.slot, event.pid, event.code, again)
+        case Restarting():
+            _log.info("%s: restarting", event.reason)
+        case _:
+            assert_never(event)
+
+
+def _tell_life(event: WorkerStarted | WorkerStopping | WorkerStopped | Recycling) -> None:
     match event:
         case WorkerStarted():
             _log.info("worker %s started, pid %d", event.name or event.instance, event.pid)
@@ -161,11 +175,6 @@ def _tell_life(
         case WorkerStopped():
             back = f", {counted(event.given_back, 'job')} given back" if event.given_back else ""
             _log.info("stopped%s", back)
-        case ChildStarted():
-            _log.info("process %d started, pid %d", event.slot, event.pid)
-        case ChildDied():
-            again = rough_text(event.again_in_us)
-            _log.error("process %d (pid %d) died with %d; replaced in %s", event.slot, event.pid, event.code, again)
         case Recycling():
             _log.error(
                 "%s %s blocks the loop past its timeout and grace: this process ends, and its jobs go on elsewhere",

@@ -21,6 +21,7 @@ from selaras.cli.durations import duration
 from selaras.cli.exits import Misused
 from selaras.cli.intro import facts, hints, introduction
 from selaras.cli.logs import show_log
+from selaras.cli.reload import check_it_can_watch, watching
 from selaras.cli.reports import Reporter
 from selaras.cli.target import APP_VARIABLE, URL_VARIABLE, app_for
 
@@ -72,6 +73,14 @@ def _setting(*flags: str, about: str) -> Callable[[Any], Any]:
 @click.option(
     "--burst", is_flag=True, envvar="SELARAS_BURST", show_envvar=True, help="Stop when nothing is left to do."
 )
+@click.option(
+    "--reload",
+    "reload",
+    is_flag=True,
+    envvar="SELARAS_RELOAD",
+    show_envvar=True,
+    help="Restart when a source file of the app changes; for development. Needs selaras[reload].",
+)
 @click.option("--name", default="", envvar="SELARAS_NAME", show_envvar=True, help="A name for people.")
 @click.option(
     "-u", "--url", envvar=URL_VARIABLE, show_envvar=True, help="The store, if the app does not name one itself."
@@ -103,6 +112,7 @@ def worker(
     grace: float | None,
     lease: float | None,
     burst: bool,
+    reload: bool,
     name: str,
     url: str | None,
     level: str,
@@ -113,8 +123,13 @@ def worker(
     Exit codes: 0 stopped in order, 1 failed, 3 stopped, but the store did
     not hear of it (what ran will run again), 4 stopped hard, by a second signal.
     """
-    program = app_for(app, url)
     in_fleet = FLEET_VARIABLE in os.environ
+    reload = reload and not in_fleet
+    if reload:
+        check_it_can_watch()
+        if burst:
+            raise Misused("--burst stops when nothing is left to do, --reload goes on for ever: leave one of them out")
+    program = app_for(app, url)
     show_log(level, as_json=as_json, one_of_many=in_fleet)
     if not program.registry.tasks:
         raise Misused(
@@ -137,8 +152,9 @@ def worker(
     if not in_fleet:
         run_on_loop(_look(program))
         _introduce(program, app, _in_force(program.settings, chosen), made.queues, fleet, as_json=as_json)
-    if fleet > 1 and not in_fleet:
-        code = run_fleet(_command(app, chosen, level, as_json=as_json), fleet, reporter)
+    if (fleet > 1 or reload) and not in_fleet:
+        command = _command(app, chosen, level, as_json=as_json)
+        code = run_fleet(command, fleet, reporter, watching if reload else None)
     else:
         code = run_alone(made)
     raise SystemExit(code)
