@@ -87,6 +87,42 @@ async def test_nothing_is_lost_when_the_job_that_replaces_cannot_be_enqueued(
     assert ran == [(1, 10)]
 
 
+async def test_a_retry_gives_way_to_a_newer_twin_though_the_key_is_kept_elsewhere(wide: Selaras) -> None:
+    ran: list[tuple[int, int]] = []
+    unique, twins = key_elsewhere(wide), []
+
+    @wide.task(lock="line:{line}", backoff=60)
+    async def note(line: int, value: int) -> None:
+        ran.append((line, value))
+        # It has begun and may have read what was: the new request is a job of its own.
+        twins.append(await note.options(unique=unique, now=True, delay=60).enqueue(2, 20))
+        raise RuntimeError
+
+    first = await note.options(unique=unique).enqueue(1, 10)
+    await work(wide)
+
+    assert ran == [(1, 10)]
+    assert (await first.info()).reason == f"superseded by {twins[0].id}"
+
+
+async def test_an_id_is_free_for_another_line_once_its_job_is_forgotten(wide: Selaras) -> None:
+    ran: list[tuple[int, int]] = []
+    note = declare(wide, ran)
+    id = key_elsewhere(wide)
+    await note.options(id=id).enqueue(1, 10)
+    await work(wide)
+    for partition in wide.process().store.partitions:
+        await partition.purge([JobState.SUCCEEDED], "", 10)
+
+    await work(wide)  # any worker delivers
+    async with asyncio.timeout(5):
+        again = await note.options(id=id).enqueue(2, 20)
+    await work(wide)
+
+    assert again.created
+    assert ran == [(1, 10), (2, 20)]
+
+
 async def test_a_key_kept_where_the_job_lives_is_not_taken_from_a_job_elsewhere(wide: Selaras) -> None:
     ran: list[tuple[int, int]] = []
     note, unique = declare(wide, ran), key_elsewhere(wide)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.clock import SECOND, VirtualClock
-from tests.conformance.world import LOAD, A, B, K, Worker, World, after, job, local, put, remote
+from tests.conformance.world import LINE, LOAD, A, B, K, Worker, World, after, job, local, put, remote
 
 from selaras._contracts.limits import INTENT_GRACE_US, ORPHAN_US
 from selaras._contracts.partition import (
@@ -25,9 +26,10 @@ from selaras._contracts.partition import (
 )
 from selaras._contracts.store import Store
 from selaras._core.cache.entry import Hit, Intent, Look, Miss, Standing
-from selaras._core.jobs.job import Attempt, Claim, Edge, Fate, Refusal, Settlement
+from selaras._core.jobs.job import Attempt, Claim, Edge, Fate, Refusal, Settlement, UniqueUntil
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
+from selaras._core.routing import id_entry
 
 R = remote("product(99)")
 REMOTE_JOB = remote("job-z")
@@ -217,7 +219,7 @@ async def test_a_lost_attempt_s_served_keys_elsewhere_are_voided(world: World) -
     await world.lose_workers()
     await _deliver(world)
 
-    assert isinstance(await _look(world), Miss)
+    assert await _look(world) == Standing()  # and closed: a write of it may still land
 
 
 async def test_g4_a_refused_settle_voids_its_keys_elsewhere(world: World) -> None:
@@ -389,6 +391,169 @@ async def test_p22_freeing_a_key_that_another_job_holds_by_now_does_nothing(worl
     await world.home.accept([FreeUnique(id=1, to=0, unique=unique, job=REMOTE_JOB)])
 
     assert (await world.enqueue_one(B, unique=unique)).id == A
+
+
+# -- a job that waits again, and whose unique key another partition keeps
+
+NAME = remote("reprice:42", 2)
+NEWER = remote("job-newer", 1)
+NAMES = 2
+"""The partition that keeps the name; A lives in partition 0, its newer twin in 1."""
+
+
+async def _carry(world: World) -> list[AnyEffect]:
+    """Deliver until nothing waits."""
+    carried: list[AnyEffect] = []
+    while some := await _deliver(world):
+        carried += some
+    return carried
+
+
+async def _begun(world: World, **options: Any) -> tuple[Worker, Claim]:
+    """Let A begin, and its name be free."""
+    await world.store.partitions[NAMES].reserve(NAME, A, 0, "")
+    await world.enqueue(job(A, unique=NAME, **options))
+    worker = await world.worker()
+    claim = await worker.claim()
+    await _carry(world)
+    return worker, claim
+
+
+async def _twin_comes(world: World, **options: Any) -> None:
+    assert (await world.store.partitions[NAMES].reserve(NAME, NEWER, 1, "")).mine
+    await _there(world).enqueue([job(NEWER, unique=NAME, **options)], START)
+
+
+async def _holder(world: World) -> str:
+    return (await world.store.partitions[NAMES].reserve(NAME, "nobody", 3, "")).job
+
+
+@pytest.mark.parametrize("event", [JobEvent.RETRY, JobEvent.SNOOZE, JobEvent.RELEASE, JobEvent.LOSE])
+async def test_p22_a_job_that_waits_again_gives_way_to_a_newer_twin_elsewhere(world: World, event: JobEvent) -> None:
+    worker, claim = await _begun(world)
+    await _twin_comes(world)
+
+    if event is JobEvent.LOSE:
+        await world.lose_workers()
+    else:
+        await worker.end(claim, event, delay_us=SECOND)
+    await _carry(world)
+
+    record = await world.record(A)
+    assert (record.state, record.reason) == (JobState.CANCELLED, f"superseded by {NEWER}")
+    assert await _holder(world) == NEWER
+
+
+async def test_p22_a_job_that_waits_again_has_its_name_again_if_nobody_else_has(world: World) -> None:
+    worker, claim = await _begun(world)
+
+    await worker.end(claim, JobEvent.RETRY, delay_us=SECOND)
+    await _carry(world)
+
+    assert (await world.record(A)).state is JobState.SCHEDULED
+    assert await _holder(world) == A
+
+
+async def test_p22_a_twin_that_has_begun_has_no_right_to_the_name_any_more(world: World) -> None:
+    worker, claim = await _begun(world)
+    await _twin_comes(world)
+    await worker.turn(partition=1)  # its name is not told to be free yet
+
+    await worker.end(claim, JobEvent.RETRY, delay_us=SECOND)
+    await _carry(world)
+
+    assert (await world.record(A)).state is JobState.SCHEDULED
+    assert await _holder(world) == A
+
+
+async def test_p22_a_twin_that_keeps_its_name_until_it_has_finished_has_a_right_to_it_while_it_runs(
+    world: World,
+) -> None:
+    worker, claim = await _begun(world)
+    await _twin_comes(world, unique_until=UniqueUntil.FINISHED)
+    await worker.turn(partition=1)
+
+    await worker.end(claim, JobEvent.RETRY, delay_us=SECOND)
+    await _carry(world)
+
+    assert (await world.record(A)).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("home", [0, 1])
+async def test_p22_no_job_is_dropped_for_a_twin_that_never_came(world: World, home: int) -> None:
+    """Its producer died between taking the name and enqueueing; within a partition, too."""
+    name = remote("reprice:43", home)
+    names = world.store.partitions[home]
+    await names.reserve(name, A, 0, "")
+    await world.enqueue(job(A, unique=name))
+    worker = await world.worker()
+    claim = await worker.claim()
+    await _carry(world)
+    assert (await names.reserve(name, NEWER, 1, "")).mine
+
+    await worker.end(claim, JobEvent.RETRY)
+    await _carry(world)
+
+    assert (await world.record(A)).state is JobState.READY
+
+
+async def test_p22_a_job_that_has_begun_again_is_not_taken_back(world: World) -> None:
+    worker, claim = await _begun(world)
+    await _twin_comes(world)
+
+    await worker.end(claim, JobEvent.RELEASE)
+    await worker.claim()
+    await _carry(world)
+
+    assert (await world.record(A)).state is JobState.RUNNING
+
+
+async def test_p22_a_job_revived_by_hand_gives_way_too(world: World) -> None:
+    worker, claim = await _begun(world)
+    await worker.end(claim, JobEvent.FAIL)
+    await _carry(world)
+    await _twin_comes(world)
+
+    await world.home.revive(A)
+    await _carry(world)
+
+    assert (await world.record(A)).reason == f"superseded by {NEWER}"
+
+
+# -- ids of one's own
+
+
+@pytest.mark.parametrize("how", ["its retention is over", "it is purged"])
+@pytest.mark.parametrize("home", [0, 1])
+async def test_p22_the_entry_of_an_id_is_freed_when_its_job_is_forgotten(world: World, how: str, home: int) -> None:
+    id = remote("order-7", home)  # the job stands in a line of partition 0, wherever its id points to
+    entry, names = id_entry(id), world.store.partitions[home]
+    await names.reserve(entry, id, 0, "")
+    await world.enqueue(job(id, line=LINE, result_ttl_us=SECOND))
+    await (await world.worker()).run()
+    kept = await names.reserve(entry, id, 3, "")
+
+    if how == "it is purged":
+        await world.home.purge([JobState.SUCCEEDED], "", 10)
+    else:
+        await world.pass_time(SECOND)
+    await _carry(world)
+
+    assert kept.home == 0
+    assert (await names.reserve(entry, id, 3, "")).home == 3
+
+
+async def test_p22_the_entry_of_an_id_that_lives_elsewhere_by_now_stays(world: World) -> None:
+    id = remote("order-7")
+    entry, names = id_entry(id), _there(world)
+    await world.enqueue(job(id, line=LINE, result_ttl_us=SECOND))
+    await (await world.worker()).run()
+    await names.reserve(entry, id, 3, "")
+
+    await world.pass_time(SECOND)
+    await _carry(world)
+
+    assert (await names.reserve(entry, id, 0, "")).home == 3
 
 
 async def test_p12_a_tag_voided_in_one_partition_is_not_voided_in_another(world: World) -> None:

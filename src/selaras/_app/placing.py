@@ -23,7 +23,7 @@ from selaras._core.errors import IdConflict, SelarasError, StoreUnavailable
 from selaras._core.jobs.job import Admission, Edge, JobRecord, NewJob, OnConflict, Parent, Refusal, UniqueUntil
 from selaras._core.jobs.lifecycle import FINAL, WAITING
 from selaras._core.jobs.states import JobState
-from selaras._core.routing import home_of, partition_of
+from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._core.signature import Arguments
 
 _log = logging.getLogger("selaras")
@@ -356,10 +356,9 @@ async def reserve(process: Process, job: NewJob, home: int, *, replacing: bool =
     so two jobs of one name run only if the first was started in the moment between its enqueue and that second look.
     """
     partitions = process.store.partitions
-    # Marked, so that it is never taken for a unique key, which holds no control characters.
     if _is_given(process, job):
         at = partition_of(job.id, process.partitions)
-        if await _take(process, at, f"\x1fid:{job.id}", job, home, _still_there) is not None:
+        if await _take(process, at, id_entry(job.id), job, home, _still_there) is not None:
             return Names(job, Placed(job.id, home, created=False, refusal=Refusal.ID_CONFLICT))
     if not job.unique:
         return Names(job)

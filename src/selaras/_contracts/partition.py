@@ -290,13 +290,45 @@ class Admit(Effect, frozen=True, kw_only=True, tag="admit"):
 
 
 class FreeUnique(Effect, frozen=True, kw_only=True, tag="free_unique"):
-    """The directory entry of `unique` is free if `job` still holds it."""
+    """The directory entry of `unique` is free if `job`, at home with the sender, still holds it."""
 
     unique: str
     job: str
 
 
-AnyEffect = Register | Parted | Resolve | Void | Admit | FreeUnique
+class HoldUnique(Effect, frozen=True, kw_only=True, tag="hold_unique"):
+    """`job`, at home in `home`, had begun and waits again: it takes the entry of `unique` if nobody has it, or `replacing`.
+
+    Whoever has it instead is asked whether it is a newer twin: see `MeetTwin`.
+    """
+
+    unique: str
+    job: str
+    home: int
+    replacing: str = ""
+
+
+class MeetTwin(Effect, frozen=True, kw_only=True, tag="meet_twin"):
+    """The entry of `unique` is `twin`'s. If that has a right to it, `job` gives way (`Supersede`).
+
+    If it has none any more, `job` takes the entry over (`HoldUnique`). If it is not known here, it may be on its way in,
+    or never come: `job` goes on without the name, for it must not be dropped for nothing.
+    """
+
+    unique: str
+    job: str
+    home: int
+    twin: str
+
+
+class Supersede(Effect, frozen=True, kw_only=True, tag="supersede"):
+    """`job` gives way to a newer twin, unless it has begun again: it ends `cancelled`, "superseded by" it."""
+
+    job: str
+    by: str
+
+
+AnyEffect = Register | Parted | Resolve | Void | Admit | FreeUnique | HoldUnique | MeetTwin | Supersede
 
 
 class Outbox(Struct, frozen=True):

@@ -17,6 +17,11 @@ def partition_of(name: str, partitions: int) -> int:
     return xxh3_64_intdigest(name.encode("utf-8", "surrogatepass")) % partitions
 
 
+def id_entry(id: str) -> str:
+    """Return the directory entry of an id that was given (P22); no unique key is of that form: it holds no control characters."""
+    return f"\x1fid:{id}"
+
+
 def home_of(job: NewJob, partitions: int) -> int:
     """Return the partition a job lives in: that of its line, else of its id."""
     return partition_of(job.line or job.id, partitions)

@@ -13,12 +13,15 @@ from selaras._contracts.partition import (
     Admit,
     AnyEffect,
     FreeUnique,
+    HoldUnique,
     Instance,
     Invalidation,
+    MeetTwin,
     Owner,
     Parted,
     Register,
     Resolve,
+    Supersede,
     Void,
 )
 from selaras._core.cache.floors import VersionFloors, closing
@@ -40,7 +43,7 @@ from selaras._core.jobs.job import (
 )
 from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed
 from selaras._core.jobs.states import JobEvent, JobState
-from selaras._core.routing import home_of, partition_of
+from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.memory.cells import Cells
 
 Rank = tuple[int, int, str]
@@ -471,12 +474,12 @@ class Jobs:
 
     def _again(self, row: Row, event: JobEvent, due_us: int, now: int) -> None:
         """Back to waiting: for its back-off, at the line's tail or in its old place (P21)."""
-        newer, _ = self.directory.get(row.new.unique, (row.id, self.index))
-        if row.new.unique and newer != row.id:
+        newer, home = self.directory.get(row.new.unique, (row.id, self.index))
+        if newer != row.id and home == self.index and self._has_right(newer, row.new.unique):
             row.reason = f"superseded by {newer}"
             self._end(row, JobEvent.SUPERSEDE, JobState.CANCELLED, now)
             return
-        self._hold_unique(row)
+        self._hold_again(row, now)
         row.due_us = due_us
         if event is JobEvent.GIVE_BACK:
             row.strayed_us = row.strayed_us or now
@@ -570,7 +573,7 @@ class Jobs:
         holder, _ = self.directory.get(row.new.unique, (row.id, self.index))
         if row.new.unique and holder != row.id:
             return Admission(holder, row.state, created=False, refusal=Refusal.WRONG_STATE)
-        self._hold_unique(row)
+        self._hold_again(row, now)
         row.attempt = row.lost = 0
         row.unsure, row.left = False, ()
         row.due_us, row.joined, row.keep_until_us, row.ended_us = now, 0, 0, 0
@@ -613,6 +616,8 @@ class Jobs:
 
     def _forget(self, row: Row) -> None:
         del self.rows[row.id]
+        if self._partitions > 1 and row.new.kind is JobKind.TASK:
+            self._free(id_entry(row.id), row.id, partition_of(row.id, self._partitions))
 
     def _orphan_dependents(self, job: str, now: int) -> None:
         for (child, edge), home in self.dependents.pop(job, {}).items():
@@ -707,7 +712,8 @@ class Jobs:
 
     def free_unique(self, effect: FreeUnique) -> None:
         """The directory entry is free again, if that job still has it."""
-        if effect.unique in self.directory and self.directory[effect.unique][0] == effect.job:
+        holder, home = self.directory.get(effect.unique, ("", -1))
+        if holder == effect.job and effect.sender in (home, -1):
             del self.directory[effect.unique]
 
     def reserve(self, name: str, job: str, home: int, replacing: str) -> tuple[str, int]:
@@ -720,14 +726,63 @@ class Jobs:
         if row.new.unique and self._is_here(row.new.unique):
             self.directory[row.new.unique] = (row.id, self.index)
 
-    def _free_unique(self, row: Row) -> None:
-        if not row.new.unique:
-            return
-        effect = FreeUnique(to=partition_of(row.new.unique, self._partitions), unique=row.new.unique, job=row.id)
-        if effect.to == self.index:
-            self.free_unique(effect)
+    def _hold_again(self, row: Row, now: int) -> None:
+        """It waits again: have its unique key, unless a newer twin turns out to have a right to it."""
+        unique = row.new.unique
+        if unique:
+            to = partition_of(unique, self._partitions)
+            self._tell(HoldUnique(to=to, unique=unique, job=row.id, home=self.index), now)
+
+    def hold_unique(self, effect: HoldUnique, now: int) -> None:
+        """Let a job that waits again have its unique key, or ask whoever has it."""
+        holder, home = self.directory.get(effect.unique, (effect.job, -1))
+        if holder in (effect.job, effect.replacing):
+            self.directory[effect.unique] = (effect.job, effect.home)
         else:
+            self._tell(MeetTwin(to=home, unique=effect.unique, job=effect.job, home=effect.home, twin=holder), now)
+
+    def meet_twin(self, effect: MeetTwin, now: int) -> None:
+        """Say whether a job here has a right to the unique key that another one would have again."""
+        unique, job, twin = effect.unique, effect.job, effect.twin
+        if self._has_right(twin, unique):
+            self._tell(Supersede(to=effect.home, job=job, by=twin), now)
+        elif twin in self.rows:
+            to = partition_of(unique, self._partitions)
+            self._tell(HoldUnique(to=to, unique=unique, job=job, home=effect.home, replacing=twin), now)
+
+    def supersede(self, effect: Supersede, now: int) -> None:
+        """A job gives way to a newer twin."""
+        row = self.rows.get(effect.job)
+        if row and row.state in WAITING:
+            self.cancel(row, f"superseded by {effect.by}", now)
+
+    def _has_right(self, job: str, unique: str) -> bool:
+        row = self.rows.get(job)
+        if row is None or row.new.unique != unique:
+            return False
+        return row.state in WAITING or (row.new.unique_until is UniqueUntil.FINISHED and row.state not in FINAL)
+
+    def _tell(self, effect: HoldUnique | MeetTwin | Supersede, now: int) -> None:
+        if effect.to != self.index:
             self._post(effect)
+            return
+        match effect:
+            case HoldUnique():
+                self.hold_unique(effect, now)
+            case MeetTwin():
+                self.meet_twin(effect, now)
+            case Supersede():
+                self.supersede(effect, now)
+
+    def _free_unique(self, row: Row) -> None:
+        if row.new.unique:
+            self._free(row.new.unique, row.id, partition_of(row.new.unique, self._partitions))
+
+    def _free(self, name: str, job: str, to: int) -> None:
+        if to == self.index:
+            self.free_unique(FreeUnique(to=to, sender=self.index, unique=name, job=job))
+        else:
+            self._post(FreeUnique(to=to, unique=name, job=job))
 
     def is_news(self, effect: AnyEffect) -> bool:
         """Say whether an effect was not accepted before, and note that it is. They come in the order of their ids."""

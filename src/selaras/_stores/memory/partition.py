@@ -20,10 +20,12 @@ from selaras._contracts.partition import (
     Grant,
     HeartbeatReply,
     HeartbeatRequest,
+    HoldUnique,
     Instance,
     Invalidation,
     JobFilter,
     JobPage,
+    MeetTwin,
     Outbox,
     Owner,
     Parted,
@@ -35,6 +37,7 @@ from selaras._contracts.partition import (
     Reservation,
     Resolve,
     SettleReply,
+    Supersede,
     Tended,
     TurnReply,
     TurnRequest,
@@ -350,6 +353,12 @@ class MemoryPartition:
                 self._jobs.admit(effect.job, now)
             case FreeUnique():
                 self._jobs.free_unique(effect)
+            case HoldUnique():
+                self._jobs.hold_unique(effect, now)
+            case MeetTwin():
+                self._jobs.meet_twin(effect, now)
+            case Supersede():
+                self._jobs.supersede(effect, now)
 
     async def reserve(self, name: str, job: str, home: int, replacing: str) -> Reservation:
         """See `Partition`."""

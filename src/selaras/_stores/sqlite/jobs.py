@@ -18,11 +18,14 @@ from selaras._contracts.partition import (
     Admit,
     AnyEffect,
     FreeUnique,
+    HoldUnique,
     Invalidation,
+    MeetTwin,
     Owner,
     Parted,
     Register,
     Resolve,
+    Supersede,
     Void,
 )
 from selaras._core.cache.floors import VersionFloors, closing
@@ -42,7 +45,7 @@ from selaras._core.jobs.job import (
 )
 from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed
 from selaras._core.jobs.states import JobEvent, JobState
-from selaras._core.routing import home_of, partition_of
+from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.cells import Cells
 from selaras._stores.sqlite.connection import Connection
@@ -106,7 +109,7 @@ _DEPEND: Final = (
 _DEPENDENTS: Final = "SELECT child, edge, home FROM dependents WHERE parent = ? ORDER BY number"
 _HOLDER: Final = "SELECT job, home FROM directory WHERE name = ?"
 _HOLD: Final = "INSERT OR REPLACE INTO directory VALUES (?, ?, ?)"
-_FREE: Final = "DELETE FROM directory WHERE name = ? AND job = ?"
+_FREE: Final = "DELETE FROM directory WHERE name = ? AND job = ? AND ? IN (home, -1)"
 _POST: Final = "INSERT INTO outbox VALUES (?, ?)"
 _ACCEPT: Final = (
     "INSERT INTO accepted VALUES (?, ?) ON CONFLICT (sender) DO UPDATE SET id = excluded.id WHERE id < excluded.id"
@@ -707,12 +710,12 @@ class Jobs:
 
     def _again(self, row: Row, event: JobEvent, due_us: int, now: int) -> None:
         """Back to waiting: for its back-off, at the line's tail or in its old place (P21)."""
-        newer, _ = self._holder(row.unique, row.id)
-        if newer != row.id:
+        newer, home = self._holder(row.unique, row.id)
+        if newer != row.id and home == self.index and self._has_right(newer, row.unique):
             row.reason = f"superseded by {newer}"
             self._end(row, JobEvent.SUPERSEDE, JobState.CANCELLED, now)
             return
-        self._hold_unique(row)
+        self._hold_again(row, now)
         row.due_us = due_us
         if event is JobEvent.GIVE_BACK:
             row.strayed_us = row.strayed_us or now
@@ -754,7 +757,7 @@ class Jobs:
         self._let_go(row, now)
         self._tell_dependents(row, now)
         if row.kind is JobKind.LOCK:  # nothing can wait for it
-            self._forget(row)
+            self._forget(row, now)
 
     def _let_go(self, row: Row, now: int) -> None:
         """Free what a job leaves behind: its unique key, and intents of attempts that were lost or unsure (P18)."""
@@ -801,7 +804,7 @@ class Jobs:
         holder, _ = self._holder(row.unique, row.id)
         if holder != row.id:
             return Admission(holder, row.state, created=False, refusal=Refusal.WRONG_STATE)
-        self._hold_unique(row)
+        self._hold_again(row, now)
         row.attempt = row.lost = 0
         row.unsure, row.left = False, ()
         row.due_us, row.joined, row.keep_until_us, row.ended_us = now, 0, 0, 0
@@ -823,6 +826,7 @@ class Jobs:
             self._rows[job] = None
             if kind == _TASK:
                 self.count(queue, state, -1)
+                self._free_id(job, now)
         for _, _, job, _, _, awaited in over:
             if awaited:
                 self._orphan_dependents(job, now)
@@ -840,11 +844,11 @@ class Jobs:
             if row.state in WAITING:
                 self._leave(row, now)
                 self._let_go(row, now)
-            self._forget(row)
+            self._forget(row, now)
             self._orphan_dependents(row.id, now)
         return len(wanted)
 
-    def _forget(self, row: Row) -> None:
+    def _forget(self, row: Row, now: int) -> None:
         self._changed.pop(row.id, None)
         self._rows[row.id] = None
         wide, ready, run, end, counted = row.kept
@@ -858,6 +862,8 @@ class Jobs:
             self._execute(_FORGET_END, (row.number,))
         if counted is not None:
             self.count(*counted, -1)
+        if row.kind is JobKind.TASK:
+            self._free_id(row.id, now)
 
     def _orphan_dependents(self, job: str, now: int) -> None:
         waiting = self._dependents(job)
@@ -972,7 +978,7 @@ class Jobs:
 
     def free_unique(self, effect: FreeUnique) -> None:
         """The directory entry is free again, if that job still has it."""
-        self._execute(_FREE, (effect.unique, effect.job))
+        self._execute(_FREE, (effect.unique, effect.job, effect.sender))
 
     def reserve(self, name: str, job: str, home: int, replacing: str) -> tuple[str, int]:
         """Take the directory entry if it is free or held by `replacing`. Returns its holder, and the holder's home."""
@@ -990,14 +996,67 @@ class Jobs:
         if row.unique and self._is_here(row.unique):
             self._execute(_HOLD, (row.unique, row.id, self.index))
 
-    def _free_unique(self, row: Row, now: int) -> None:
-        if not row.unique:
-            return
-        effect = FreeUnique(to=partition_of(row.unique, self._partitions), unique=row.unique, job=row.id)
-        if effect.to == self.index:
-            self.free_unique(effect)
+    def _hold_again(self, row: Row, now: int) -> None:
+        """It waits again: have its unique key, unless a newer twin turns out to have a right to it."""
+        if row.unique:
+            to = partition_of(row.unique, self._partitions)
+            self._tell(HoldUnique(to=to, unique=row.unique, job=row.id, home=self.index), now)
+
+    def hold_unique(self, effect: HoldUnique, now: int) -> None:
+        """Let a job that waits again have its unique key, or ask whoever has it."""
+        holder, home = self._holder(effect.unique, effect.job)
+        if holder in (effect.job, effect.replacing):
+            self._execute(_HOLD, (effect.unique, effect.job, effect.home))
         else:
+            self._tell(MeetTwin(to=home, unique=effect.unique, job=effect.job, home=effect.home, twin=holder), now)
+
+    def meet_twin(self, effect: MeetTwin, now: int) -> None:
+        """Say whether a job here has a right to the unique key that another one would have again."""
+        unique, job, twin = effect.unique, effect.job, effect.twin
+        if self._has_right(twin, unique):
+            self._tell(Supersede(to=effect.home, job=job, by=twin), now)
+        elif self.get(twin):
+            to = partition_of(unique, self._partitions)
+            self._tell(HoldUnique(to=to, unique=unique, job=job, home=effect.home, replacing=twin), now)
+
+    def supersede(self, effect: Supersede, now: int) -> None:
+        """A job gives way to a newer twin."""
+        row = self.get(effect.job)
+        if row and row.state in WAITING:
+            self.cancel(row, f"superseded by {effect.by}", now)
+
+    def _has_right(self, job: str, unique: str) -> bool:
+        row = self.get(job)
+        if row is None or row.unique != unique:
+            return False
+        return row.state in WAITING or (row.rest.unique_until is UniqueUntil.FINISHED and row.state not in FINAL)
+
+    def _tell(self, effect: HoldUnique | MeetTwin | Supersede, now: int) -> None:
+        if effect.to != self.index:
             self._post(effect, now)
+            return
+        match effect:
+            case HoldUnique():
+                self.hold_unique(effect, now)
+            case MeetTwin():
+                self.meet_twin(effect, now)
+            case Supersede():
+                self.supersede(effect, now)
+
+    def _free_unique(self, row: Row, now: int) -> None:
+        if row.unique:
+            self._free(row.unique, row.id, partition_of(row.unique, self._partitions), now)
+
+    def _free_id(self, job: str, now: int) -> None:
+        """A job is forgotten: whoever is given its id is a new one."""
+        if self._partitions > 1:
+            self._free(id_entry(job), job, partition_of(job, self._partitions), now)
+
+    def _free(self, name: str, job: str, to: int, now: int) -> None:
+        if to == self.index:
+            self.free_unique(FreeUnique(to=to, sender=self.index, unique=name, job=job))
+        else:
+            self._post(FreeUnique(to=to, unique=name, job=job), now)
 
     def is_news(self, effect: AnyEffect) -> bool:
         """Say whether an effect was not accepted before, and note that it is. They come in the order of their ids."""

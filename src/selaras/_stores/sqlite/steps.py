@@ -20,8 +20,10 @@ from selaras._contracts.partition import (
     Grant,
     HeartbeatReply,
     HeartbeatRequest,
+    HoldUnique,
     Instance,
     Invalidation,
+    MeetTwin,
     Owner,
     Parted,
     Planted,
@@ -31,6 +33,7 @@ from selaras._contracts.partition import (
     Reservation,
     Resolve,
     SettleReply,
+    Supersede,
     Tended,
     TurnReply,
     TurnRequest,
@@ -517,6 +520,12 @@ class Steps:
                 self._jobs.admit(effect.job, now)
             case FreeUnique():
                 self._jobs.free_unique(effect)
+            case HoldUnique():
+                self._jobs.hold_unique(effect, now)
+            case MeetTwin():
+                self._jobs.meet_twin(effect, now)
+            case Supersede():
+                self._jobs.supersede(effect, now)
 
     def reserve(self, name: str, job: str, home: int, replacing: str) -> Reservation:
         """See `Partition`."""
