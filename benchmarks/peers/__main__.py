@@ -50,16 +50,18 @@ def bench(
     lock: Path | None,
 ) -> None:
     """Measure the peers NAMES, or all; print one table, and keep everything as JSON."""
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
-    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGINT))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     chosen, wanted = _chosen(names), _rows(rows)
     errors = Console(stderr=True)
     out = out or CACHE / "results.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     run = Run(chosen, wanted, rounds or (1 if quick else 3), 0.2 if quick else 1.0, out, errors)
+    interrupted = False
     try:
         run.measure(lock, newest=newest)
     except KeyboardInterrupt:
+        interrupted = True
         errors.print("interrupted: what there is")
     finally:
         end_all()
@@ -69,6 +71,8 @@ def bench(
     console = Console(width=None if sys.stdout.isatty() else 240)
     run.results.show(run.conditions, console)
     errors.print(f"all numbers: {out}")
+    if interrupted:
+        raise SystemExit(130)
 
 
 class Run:
@@ -125,9 +129,9 @@ class Run:
     def _set_up(self, *, newest: bool) -> dict[Peer, Environment]:
         environments = {}
         for peer in self._peers:
-            self._errors.print(f"setting up {peer.name}", end="\r")
             try:
-                environments[peer] = Environment(peer, renew=newest)
+                with self._errors.status(f"setting up {peer.name}"):
+                    environments[peer] = Environment(peer, renew=newest)
             except Unusable as reason:
                 self._add(Measured(peer.name, "environment", 0, unusable=str(reason)))
             else:
@@ -161,7 +165,9 @@ class Run:
     def _add(self, one: Measured) -> None:
         self.results.measured.append(one)
         said = one.unusable or ", ".join(f"{name} {value:,.1f}" for name, value in one.numbers.items())
-        self._errors.print(f"{one.round}  {one.row:15} {one.peer:15} {said}", highlight=False, markup=False)
+        self._errors.print(
+            f"{one.round}  {one.row:15} {one.peer:15} {said}", highlight=False, markup=False, soft_wrap=True
+        )
         self.keep()
 
     def keep(self) -> None:

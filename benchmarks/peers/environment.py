@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.peers.peer import Peer
+from benchmarks.peers.processes import last_line
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selaras" / "peers"
@@ -70,6 +71,6 @@ class Environment:
         )
         said = subprocess.run([self.python, "-c", program, *packages], capture_output=True, text=True, check=False)
         if said.returncode:
-            raise Unusable(f"not installed: {said.stderr.strip().splitlines()[-1]}")
+            raise Unusable(f"not installed: {last_line(said.stderr)}")
         versions: dict[str, str] = json.loads(said.stdout)
         return versions

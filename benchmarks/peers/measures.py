@@ -16,7 +16,7 @@ from benchmarks.peers.bodies import RAN
 from benchmarks.peers.environment import ROOT, Environment, Unusable
 from benchmarks.peers.lookups import make_datastore
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.processes import Group, running, until
+from benchmarks.peers.processes import Group, last_line, running, until
 from benchmarks.peers.servers import Postgres, Redis, far_from, postgres_binary
 from benchmarks.peers.staleness import staleness
 
@@ -236,7 +236,7 @@ class Subject:
             check=False,
         )
         if done.returncode:
-            raise Unusable(" ".join(done.stderr.split())[-300:])
+            raise Unusable(last_line(done.stderr))
         numbers: Numbers = json.loads(done.stdout.splitlines()[-1])
         return numbers
 

@@ -52,7 +52,7 @@ class Group:
 
     def last_words(self) -> str:
         """Return the end of what it wrote, for people."""
-        return " ".join(self._log.read_text(encoding="utf-8", errors="replace").split())[-300:]
+        return last_line(self._log.read_text(encoding="utf-8", errors="replace"))
 
     def cpu_seconds(self) -> float:
         """Return the processor time it has taken."""
@@ -104,6 +104,12 @@ class Group:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
             pass
+
+
+def last_line(text: str) -> str:
+    """Return what a program said last, which of a traceback is the error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:400] if lines else "It said nothing."
 
 
 def end_all() -> None:

@@ -139,7 +139,7 @@ class Results:
         self._show_lookups(console)
         self._show_floors(console)
         for note in self._notes():
-            console.print(f"- {note}", highlight=False, markup=False)
+            console.print(f"- {note}", highlight=False, markup=False, soft_wrap=True)
 
     def _show_queues(self, conditions: Conditions, console: Console) -> None:
         columns = [column for column in _COLUMNS if any(one.row == column.row for one in self.measured)]
@@ -158,7 +158,8 @@ class Results:
         numbers = [self.median(peer.name, column.row, number) for number in column.numbers]
         if any(number is not None for number in numbers):
             return " / ".join(_say(number, column.digits) for number in numbers)
-        failed = any(one.unusable and one.peer == peer.name and one.row == column.row for one in self.measured)
+        rows = {column.row, "environment"}
+        failed = any(one.unusable and one.peer == peer.name and one.row in rows for one in self.measured)
         return "failed" if failed else "-"
 
     def _show_lookups(self, console: Console) -> None:
