@@ -9,10 +9,10 @@
 import sys
 from pathlib import Path
 
-from redis import Redis
 from rq import Queue
 
 from benchmarks.peers import bodies
+from redis import Redis
 
 queue = Queue("peers", connection=Redis.from_url(bodies.URL))
 tasks = {"noop": bodies.blocking_noop, "io": bodies.blocking_io}
