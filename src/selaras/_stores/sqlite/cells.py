@@ -33,7 +33,7 @@ HIT: Final = """
 """
 """An entry that nothing stands beside, with the log's ends: one statement, and so of one snapshot. The key is given three times."""
 
-_AHEAD: Final = """
+CELLS_AHEAD: Final = """
     SELECT k.value, f.version, f.closed_until_us, t.until_us,
         e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value
     FROM json_each(?) AS k LEFT JOIN entries AS e ON e.key = k.value LEFT JOIN floors AS f ON f.key = k.value
@@ -41,8 +41,8 @@ _AHEAD: Final = """
 """
 _INTENT: Final = "SELECT key, number, home, job, fence, clean, planted_at, preimage FROM intents"
 _HERE: Final = f"{_INTENT} WHERE key = ? ORDER BY number"
-_HERE_AHEAD: Final = f"{_INTENT} WHERE key IN (SELECT value FROM json_each(?)) ORDER BY number"
-_OWNED: Final = "SELECT job, fence, key FROM intents WHERE home = ? AND job IN (SELECT value FROM json_each(?)) ORDER BY key"
+INTENTS_AHEAD: Final = f"{_INTENT} WHERE key IN (SELECT value FROM json_each(?)) ORDER BY number"
+OWNED: Final = "SELECT job, fence, key FROM intents WHERE home = ? AND job IN (SELECT value FROM json_each(?)) ORDER BY key"
 _OWNED_BY: Final = "SELECT fence, key FROM intents WHERE home = ? AND job = ? ORDER BY key"
 _STORE: Final = (
     "INSERT OR REPLACE INTO entries (key, position, stamp, checksum, until_us, family, version, tags, value)"
@@ -143,10 +143,10 @@ class Cells:
         if len(missing) < 2:
             return
         listed = as_list(missing)
-        for key, floor, closed_until_us, token_until_us, *entry in self._execute(_AHEAD, (listed,)):
+        for key, floor, closed_until_us, token_until_us, *entry in self._execute(CELLS_AHEAD, (listed,)):
             stored = cast("StoredEntry", tuple(entry)) if entry[0] is not None else None
             self._ahead[key] = _Cell(floor, closed_until_us, token_until_us, stored)
-        for key, *standing in self._execute(_HERE_AHEAD, (listed,)):
+        for key, *standing in self._execute(INTENTS_AHEAD, (listed,)):
             self._ahead[key].here.append(_Standing(*standing))
 
     def read_ahead_of(self, jobs: Sequence[str]) -> list[str]:
@@ -154,7 +154,7 @@ class Cells:
         if len(jobs) < 2:
             return []
         self._owned.update({job: [] for job in jobs if is_listed(job)})
-        found = self._execute(_OWNED, (self._index, as_list(jobs))).fetchall()
+        found = self._execute(OWNED, (self._index, as_list(jobs))).fetchall()
         for job, fence, key in found:
             self._owned[job].append((fence, key))
         return [key for _, _, key in found]

@@ -130,8 +130,8 @@ _COUNT: Final = (
     "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs"
 )
 
-RUNNING_MOST: Final = 10_000
-"""Running jobs remembered; more are read again when they end."""
+HELD_ON_MOST: Final = 10_000
+"""Jobs remembered that run, or are the first of their lines; more are read again when they are claimed or end."""
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 _TASK: Final = KINDS[JobKind.TASK]
@@ -210,7 +210,7 @@ class Jobs:
         self._partitions = partitions
         self.lanes = Lanes(con, log)
         self._rows: dict[str, Row | None] = {}
-        self._running: dict[str, Row] = {}  # claimed here, and true as long as no other connection writes
+        self._held_on: dict[str, Row] = {}  # claimed here or first in line, and true as long as no other connection writes
         self._changed: dict[str, Row] = {}
         self._stirred: dict[str, set[str]] = {}  # of a line, those that were changed
         self._lines: dict[str, _Line] = {}
@@ -230,8 +230,8 @@ class Jobs:
         """Return a job as it stands."""
         if id in self._rows:
             return self._rows[id]
-        if id in self._running:
-            row = self._rows[id] = self._running[id]
+        if id in self._held_on:
+            row = self._rows[id] = self._held_on[id]
             return row
         kept = self._execute(rows.BY_ID, (id,)).fetchone()
         found = self._rows[id] = rows.row_of(kept, self.lanes.code) if kept else None
@@ -241,8 +241,8 @@ class Jobs:
         """Read jobs in one go: they are going to be asked for."""
         missing: list[str] = []
         for id in ids:
-            if id in self._running:
-                self._rows[id] = self._running[id]
+            if id in self._held_on:
+                self._rows[id] = self._held_on[id]
             elif id not in self._rows:
                 missing.append(id)
         if len(missing) > 1:
@@ -295,11 +295,11 @@ class Jobs:
         """Know these no more: they were changed behind our back. What was changed here must be written."""
         for id in ids:
             self._rows.pop(id, None)
-            self._running.pop(id, None)
+            self._held_on.pop(id, None)
 
-    def forget_running(self) -> None:
+    def forget_held_on(self) -> None:
         """Another connection has written."""
-        self._running.clear()
+        self._held_on.clear()
         self._is_due_known = False
 
     def known(self, id: str) -> Row:
@@ -435,7 +435,7 @@ class Jobs:
     def forget_all(self) -> None:
         """The transaction was rolled back: nothing that was read or changed is true."""
         self._rows.clear()
-        self._running.clear()
+        self._held_on.clear()
         self._changed.clear()
         self._stirred.clear()
         self._lines.clear()
@@ -491,6 +491,7 @@ class Jobs:
         self.touch(twin)
         twin.renew(new)
         self._is_due_known = False
+        self._held_on.pop(twin.id, None)
         twin.state, twin.joined, twin.lane, twin.strayed_us = JobState.BLOCKED, 0, "", 0
         self._begin(twin, new, now)
         return Admission(twin.id, twin.state, created=False, replaced=True)
@@ -736,30 +737,30 @@ class Jobs:
         owner = Owner(self.index, row.id, row.fence)
         success = settlement.event is JobEvent.SUCCEED
         unsure = settlement.unsure and not success
+        unstarted = settlement.event is JobEvent.RELEASE and not settlement.started
         puts = {put.key: put for put in settlement.puts}
-        own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *self._cells.keys_of(owner))))
-        stored: list[tuple[str, int, int]] = []
+        cells, stored = self._cells, list[tuple[str, int, int]]()
+        own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *cells.keys_of(owner))))
         closed = closing(row.rest.serves, INTENT_GRACE_US) if unsure else ()  # no intent stands there for it
         floors = VersionFloors(settlement.versions, settlement.closes + closed)
-        self._cells.set_floors(*floors.of(self._is_here), now)
+        cells.set_floors(*floors.of(self._is_here), now)
         for key in own:
             if not self._is_here(key):
                 continue
             if unsure:
-                self._cells.leave(owner, key)
-                continue
-            if settlement.event is JobEvent.RELEASE and not settlement.started:
-                self._cells.restore(owner, key, now)
-                continue
-            at = self._cells.resolve(owner, key, puts.get(key) if success else None, now)
-            if at:
-                stored.append((key, *at))
-        elsewhere = tuple(key for key in own if not self._is_here(key))
+                cells.leave(owner, key)
+            elif unstarted:
+                cells.restore(owner, key, now)
+            else:
+                at = cells.resolve(owner, key, puts.get(key) if success else None, now)
+                if at:
+                    stored.append((key, *at))
+        elsewhere = () if self._partitions == 1 else tuple(key for key in own if not self._is_here(key))
         if unsure:
             row.unsure = row.unsure or bool(own)
             row.left = tuple(dict.fromkeys((*row.left, *elsewhere)))
             elsewhere = ()
-        for to, keys in self._by_partition(elsewhere):
+        for to, keys in self._by_partition(elsewhere) if elsewhere else ():
             there = tuple(puts[key] for key in keys if key in puts) if success else ()
             versions, closes = floors.of(keys.__contains__)
             self._post(Resolve(to=to, owner=owner, keys=keys, puts=there, versions=versions, closes=closes), now)
@@ -964,6 +965,7 @@ class Jobs:
 
     def _forget(self, row: Row, now: int) -> None:
         self._changed.pop(row.id, None)
+        self._held_on.pop(row.id, None)
         self._rows[row.id] = None
         kept = row.kept
         self._is_due_known = False
@@ -1215,10 +1217,10 @@ class Jobs:
             self._is_due_known = False
         row.state = state
         self._note(row)
-        if state is not JobState.RUNNING:
-            self._running.pop(row.id, None)
-        elif len(self._running) < RUNNING_MOST:
-            self._running[row.id] = row
+        if state is not JobState.RUNNING and (state is not JobState.READY or not row.line):
+            self._held_on.pop(row.id, None)
+        elif len(self._held_on) < HELD_ON_MOST:
+            self._held_on[row.id] = row
 
     def unnamed_scopes(self, instance: str, named: Iterable[Attempt], asked_before_us: int) -> list[Row]:
         """Scopes and locks of an instance which it does not name any more, of those that it asked for so early."""

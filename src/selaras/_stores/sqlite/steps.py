@@ -147,7 +147,7 @@ class Steps:
         version = self._execute(_VERSION).fetchone()[0]
         if version != self._version:
             self._version = version
-            self._jobs.forget_running()
+            self._jobs.forget_held_on()
             self._log.load()
 
     @property
