@@ -328,3 +328,28 @@ async def test_a_long_queue_is_claimed_in_order_by_index(folder: Path, clock: Vi
         assert [attempt.job for attempt in claimed] == ["urgent", "000000", "000001"]
         (queue,) = await partition.queues()
         assert queue.counts == {"ready": 19_998, "running": 3}
+
+
+async def test_the_next_in_a_long_line_is_found_in_a_few_steps(folder: Path, clock: VirtualClock) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock) as partition:
+        await worker(partition)
+        waiting = [NewJob(id=f"{n:06}", task="work", line="l") for n in range(2_000)]
+        await partition.enqueue(waiting, START)
+        con = sqlite3.connect(path)
+        steps = [0]
+
+        def count() -> None:
+            steps[0] += 1
+
+        con.set_progress_handler(count, 1)
+        for statement, given in (
+            (jobs.FIRST_OF_NEXT_QUEUE, ("l", -1, "", "000000", "l", -1, "000000")),
+            (jobs.FIRST_OF_NEXT_QUEUE, ("l", 0, "default", "000000", "l", 0, "000000")),
+            (jobs.LINES_AHEAD, ('["l"]',)),
+            (jobs.MIXED_LINES, ()),
+        ):
+            steps[0] = 0
+            con.execute(statement, given).fetchall()
+            assert steps[0] < 300, statement
+        con.close()

@@ -41,9 +41,9 @@ CELLS_AHEAD: Final = """
 """
 _INTENT: Final = "SELECT key, number, home, job, fence, clean, planted_at, preimage FROM intents"
 _HERE: Final = f"{_INTENT} WHERE key = ? ORDER BY number"
-INTENTS_AHEAD: Final = f"{_INTENT} WHERE key IN (SELECT value FROM json_each(?)) ORDER BY number"
-OWNED: Final = "SELECT job, fence, key FROM intents WHERE home = ? AND job IN (SELECT value FROM json_each(?)) ORDER BY key"
-_OWNED_BY: Final = "SELECT fence, key FROM intents WHERE home = ? AND job = ? ORDER BY key"
+INTENTS_AHEAD: Final = f"{_INTENT} WHERE key IN (SELECT value FROM json_each(?))"
+OWNED: Final = "SELECT job, fence, key FROM intents WHERE home = ? AND job IN (SELECT value FROM json_each(?))"
+_OWNED_BY: Final = "SELECT fence, key FROM intents WHERE home = ? AND job = ?"
 _STORE: Final = (
     "INSERT OR REPLACE INTO entries (key, position, stamp, checksum, until_us, family, version, tags, value)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -147,7 +147,10 @@ class Cells:
             stored = cast("StoredEntry", tuple(entry)) if entry[0] is not None else None
             self._ahead[key] = _Cell(floor, closed_until_us, token_until_us, stored)
         for key, *standing in self._execute(INTENTS_AHEAD, (listed,)):
-            self._ahead[key].here.append(_Standing(*standing))
+            here = self._ahead[key].here
+            here.append(_Standing(*standing))
+            if len(here) > 1:
+                here.sort()
 
     def read_ahead_of(self, jobs: Sequence[str]) -> list[str]:
         """Find the intents of jobs at home here that are going to be settled. Returns their keys."""
@@ -165,7 +168,7 @@ class Cells:
         if owned is None:
             self.flush()
             owned = self._execute(_OWNED_BY, (owner.home, owner.job)).fetchall()
-        return [key for fence, key in owned if fence == owner.fence]
+        return sorted([key for fence, key in owned if fence == owner.fence])
 
     def flush(self) -> None:
         """Write what was decided: the statements that follow read it."""
@@ -340,7 +343,12 @@ class Cells:
         if put is None:
             return None
         late = is_below(put.version, cell.floor)
-        if not cell.here and own.clean and not late and not self._log.voided_after(own.planted_at, put.family, put.tags):
+        if (
+            not cell.here
+            and own.clean
+            and not late
+            and not self._log.voided_after(own.planted_at, put.family, put.tags)
+        ):
             return self._store(put, now, cell)
         self.void(key)
         return None

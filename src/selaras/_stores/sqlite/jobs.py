@@ -85,30 +85,36 @@ ASKED: Final = "SELECT id FROM jobs WHERE asker = ? AND asker <> '' AND created_
 FAR: Final = "SELECT id FROM jobs WHERE registered_us > 0 AND registered_us <= ? ORDER BY registered_us, number LIMIT ?"
 ENTER_LANE: Final = "INSERT INTO ready VALUES (?, ?, ?, ?)"
 LEAVE_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place = ?"
-FIRST_OF_NEXT_QUEUE: Final = (
-    f"SELECT kind, queue, priority, joined, id FROM jobs WHERE line = ? AND {IS_IN_LINE}"
-    " AND (kind, queue) > (?, ?) AND id <> ? ORDER BY kind, queue, priority DESC, joined, id LIMIT 1"
-)
-"""The head of those of one line that wait in the next queue: a seek each, however long the line is."""
+_ORDER: Final = "ORDER BY kind, queue, priority DESC, joined, id LIMIT 1"
+FIRST_OF_NEXT_QUEUE: Final = f"""
+    SELECT kind, queue, priority, joined, id FROM jobs WHERE number = coalesce(
+        (SELECT number FROM jobs WHERE line = ? AND {IS_IN_LINE} AND kind = ? AND queue > ? AND id <> ? {_ORDER}),
+        (SELECT number FROM jobs WHERE line = ? AND {IS_IN_LINE} AND kind > ? AND id <> ? {_ORDER})
+    )
+"""
+"""The head of those of one line that wait in the next queue: a seek or two, however long the line is.
+
+Compared as pairs, (kind, queue) would be looked up by the kind alone.
+"""
+
+_FIRST_IN_LINE: Final = f"(SELECT number FROM jobs WHERE line = l.name AND {IS_IN_LINE} {_ORDER})"
+_OTHERS_IN_LINE: Final = f"""(
+    EXISTS (SELECT 1 FROM jobs WHERE line = l.name AND {IS_IN_LINE} AND kind = f.kind AND queue > f.queue)
+    OR EXISTS (SELECT 1 FROM jobs WHERE line = l.name AND {IS_IN_LINE} AND kind > f.kind)
+)"""
+LINES_AHEAD: Final = f"""
+    SELECT l.name, l.holder, l.head, f.id, {_OTHERS_IN_LINE}
+    FROM json_each(?) AS k CROSS JOIN lines AS l ON l.name = k.value LEFT JOIN jobs AS f ON f.number = {_FIRST_IN_LINE}
+"""
+"""Lines, each with the head of those that wait in its first queue, and whether some wait in another."""
 
 MIXED_LINES: Final = f"""
-    SELECT l.name FROM lines AS l JOIN jobs AS h ON h.id = l.head WHERE l.holder = '' AND EXISTS (
-        SELECT 1 FROM jobs AS m WHERE line = l.name AND {IS_IN_LINE} AND (m.kind <> h.kind OR m.queue <> h.queue)
-    ) ORDER BY l.name
+    SELECT l.name FROM lines AS l CROSS JOIN jobs AS f ON f.number = {_FIRST_IN_LINE}
+    WHERE l.holder = '' AND l.head <> '' AND {_OTHERS_IN_LINE} ORDER BY l.name
 """
 """Lines whose head depends on which queues are served; in all others it is the first, whoever serves it."""
 
 _LINE: Final = "SELECT holder, head FROM lines WHERE name = ?"
-LINES_AHEAD: Final = f"""
-    SELECT l.name, l.holder, l.head, h.id, EXISTS (
-        SELECT 1 FROM jobs AS m WHERE line = l.name AND {IS_IN_LINE} AND (kind, queue) > (h.kind, h.queue)
-    )
-    FROM json_each(?) AS k CROSS JOIN lines AS l ON l.name = k.value LEFT JOIN jobs AS h ON h.number = (
-        SELECT number FROM jobs WHERE line = l.name AND {IS_IN_LINE} ORDER BY kind, queue, priority DESC, joined, id LIMIT 1
-    )
-"""
-"""Lines, each with the head of those that wait in its first queue, and whether some wait in another."""
-
 _SAVE_LINE: Final = "INSERT OR REPLACE INTO lines VALUES (?, ?, ?)"
 _DROP_LINE: Final = "DELETE FROM lines WHERE name = ?"
 _DEPEND: Final = (
@@ -210,7 +216,8 @@ class Jobs:
         self._partitions = partitions
         self.lanes = Lanes(con, log)
         self._rows: dict[str, Row | None] = {}
-        self._held_on: dict[str, Row] = {}  # claimed here or first in line, and true as long as no other connection writes
+        # Claimed here or first in line, and true as long as no other connection writes:
+        self._held_on: dict[str, Row] = {}
         self._changed: dict[str, Row] = {}
         self._stirred: dict[str, set[str]] = {}  # of a line, those that were changed
         self._lines: dict[str, _Line] = {}
@@ -593,7 +600,8 @@ class Jobs:
         best: tuple[bool, int, int, str] | None = None
         kind, queue = -1, ""
         while True:
-            member = self._execute(FIRST_OF_NEXT_QUEUE, (name, kind, queue, leaving)).fetchone()
+            after = (name, kind, queue, leaving, name, kind, leaving)
+            member = self._execute(FIRST_OF_NEXT_QUEUE, after).fetchone()
             if member is None:
                 return best[3] if best else ""
             kind, queue, priority, joined, job = member

@@ -631,8 +631,5 @@ def _reply(position: int, settled: Sequence[Settled], taken: Sequence[Taken], cl
     return _Reply(
         position,
         [None if one.state is JobState.SUCCEEDED and not one.stored and not one.children else one for one in settled],
-        [
-            claim if isinstance(one, Claim) else (one[0][0], one[1])
-            for one, claim in zip(taken, claims, strict=True)
-        ],
+        [claim if isinstance(one, Claim) else (one[0][0], one[1]) for one, claim in zip(taken, claims, strict=True)],
     )
