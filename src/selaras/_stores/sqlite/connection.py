@@ -21,6 +21,7 @@ from selaras._core.errors import NotEncodable, SelarasError, StoreUnavailable
 
 Connection: TypeAlias = sqlite3.Connection
 DatabaseError: Final = sqlite3.Error
+SQLITE_VERSION: Final = sqlite3.sqlite_version
 Value: TypeAlias = int | str | bytes | None
 
 BUSY_MOST_S: Final = 30.0
