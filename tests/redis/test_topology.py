@@ -34,6 +34,7 @@ def test_a_url_names_one_server() -> None:
     assert redis_address("valkeys://:pw@[::1]:7/").endpoints == (Endpoint("::1", 7),)
     assert redis_address("rediss://host").account.secure
     assert redis_address("unix:///run/r%20s.sock?db=2").endpoints == (Endpoint("/run/r s.sock"),)
+    assert redis_address("redis://:p?a@s#s/word@host:1/2?db=3").account.password == "p?a@s#s/word"
     assert redis_address("unix://:pw@/run/redis.sock").account.password == "pw"
 
 
@@ -84,6 +85,14 @@ def test_passwords_are_masked_in_every_form(scheme: str) -> None:
     shown = masked(f"{scheme}://us@er:p/a:s@s@a:1,b:2/x/0?sentinel_password=word&PASSWORD=hush&db=1")
 
     assert shown == f"{scheme}://us@er:***@a:1,b:2/x/0?sentinel_password=***&PASSWORD=***&db=1"
+    assert masked(f"{scheme}://u:p?a@s#s@host:1/0?db=1") == f"{scheme}://u:***@host:1/0?db=1"
+    assert "hush" not in repr(
+        redis_address(
+            f"{scheme}://u:hush@/x/0".replace(
+                "@/x/0", "@host/x/0" if "sent" in scheme else "@/x" if scheme == "unix" else "@host"
+            )
+        )
+    )
     assert masked(f"{scheme}://host:1/0") == f"{scheme}://host:1/0"
 
 

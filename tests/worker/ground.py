@@ -88,6 +88,9 @@ class TamperedStore:
     def bell(self) -> Any:
         return self.real.bell()
 
+    def listen(self, told: Callable[[int, int], None]) -> None:
+        self.real.listen(told)
+
     def pulse(self) -> Any:
         return _TamperedPulse(self)
 

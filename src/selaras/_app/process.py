@@ -98,6 +98,7 @@ class Process:
             local_bytes=settings.local_bytes,
             local_entries=settings.local_entries,
         )
+        store.listen(self.cache.grown)
         self.partitions = len(store.partitions)
         self.ends = Ends()
         self.opened = False

@@ -48,6 +48,10 @@ SWEEP_NS: Final = 20_000_000
 """The least time between two looks for what is over."""
 
 
+HINT_S: Final = 0.001
+"""A hint that a log has grown waits so long: for others, and for a turn whose reply brings the same news."""
+
+
 class Cache:
     """One process's view of the cached families of one store. Any thread and any loop may use it."""
 
@@ -79,6 +83,8 @@ class Cache:
         self._sweep_ns = 0
         self._families: dict[str, Family] = {}
         self._loops: dict[int, Flights] = {}
+        self._hints: dict[int, int] = {}
+        self._following: set[asyncio.Task[None]] = set()
         self._storable = Storable(self._tell)
         self._loading = Loading(
             self._partitions,
@@ -139,6 +145,27 @@ class Cache:
     def cursor(self, partition: int) -> Any:
         """Return how far a partition's log is applied here: what the next request of this process says."""
         return self._followers[partition].applied
+
+    def grown(self, partition: int, position: int) -> None:
+        """A log is said to have reached `position` (-1: not known): hear its news soon, so that what they void leaves
+        the local tier. On a running loop.
+        """
+        if not self._entries or 0 <= position <= self._followers[partition].applied.position:
+            return
+        waiting = self._hints.get(partition)
+        if waiting is None:
+            asyncio.get_running_loop().call_later(HINT_S, self._follow, partition)
+            self._hints[partition] = position
+        elif waiting >= 0:
+            self._hints[partition] = position if position < 0 else max(waiting, position)
+
+    def _follow(self, partition: int) -> None:
+        position = self._hints.pop(partition, 0)
+        if 0 <= position <= self._followers[partition].applied.position:
+            return
+        task = asyncio.get_running_loop().create_task(self._catch_up(partition, self.instant()))
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
 
     def told(self, keys: Iterable[str] = ()) -> None:
         """Somebody in this process was told of an end (a job's, a scope's, an enqueue): from here on nothing that

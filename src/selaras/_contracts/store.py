@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, Partition
@@ -65,4 +65,12 @@ class Store(Protocol):
 
     def bell(self) -> Bell:
         """Make this process's bell."""
+        ...
+
+    def listen(self, told: Callable[[int, int], None]) -> None:
+        """Tell of logs that have grown, as soon as may be: the partition, and the position reached (-1: not known).
+
+        A hint, as a bell's: it may be lost. `told` is called on a running loop, and must not wait. A store whose tail
+        costs nothing to look at (`Partition.tail_now`) may say nothing.
+        """
         ...

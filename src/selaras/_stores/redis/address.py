@@ -100,6 +100,9 @@ class Account(Struct, frozen=True, kw_only=True):
     connect_s: float = 5.0
     silence_s: float = 5.0
 
+    def __repr__(self) -> str:
+        return f"Account(username={self.username!r}, db={self.db})"  # no password in a traceback or a log
+
     def tls(self) -> ssl.SSLContext | None:
         """Make what TLS needs; None without. Raises ConfigurationError: a file cannot be read."""
         if not self.secure:
@@ -186,7 +189,7 @@ def redis_address(url: str, namespace: str = "") -> RedisAddress:
 def masked(url: str) -> str:
     """Return a URL of any of the forms without its passwords."""
     scheme, separator, rest = url.partition("://")
-    place, mark, query = rest.partition("?")
+    place, mark, query = _split(rest)
     login, at, hosts = place.rpartition("@")
     if at:
         user, colon, _ = login.partition(":")
@@ -195,6 +198,15 @@ def masked(url: str) -> str:
         said = (part.partition("=") for part in query.split("&"))
         query = "&".join(f"{name}{sign}{'***' if 'password' in name.lower() else value}" for name, sign, value in said)
     return f"{scheme}{separator}{place}{mark}{query}"
+
+
+def _split(rest: str) -> tuple[str, str, str]:
+    """Return what stands before the options, the question mark, and the options. One in a password is none."""
+    place, mark, query = rest.partition("?")
+    while "@" in query.partition("=")[0]:
+        more, mark, query = query.partition("?")
+        place = f"{place}?{more}"
+    return place, mark, query
 
 
 class _Url:
@@ -206,7 +218,7 @@ class _Url:
         self.scheme = scheme.lower()
         self.shape: Shape
         self.shape, self.secure = SCHEMES[self.scheme]
-        rest, _, query = rest.partition("#")[0].partition("?")
+        rest, _, query = _split(rest)
         self.options: dict[str, str] = {}
         for name, value in parse_qsl(query, keep_blank_values=True):
             if name not in OPTIONS:

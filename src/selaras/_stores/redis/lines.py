@@ -148,12 +148,14 @@ class Lines:
 
     Attributes:
         wires: by partition: the connection on which it was greeted, None where there is none.
+        beside: others that end with these.
     """
 
     def __init__(self, common: Common, loop: AbstractEventLoop) -> None:
         self.common = common
         self.loop = loop
         self.wires: list[Wire | None] = [None] * common.partitions
+        self.beside: set[Wire] = set()
         # What waits for replicas holds up all that comes behind it on its connection: it has one of its own.
         self._slow_wires: list[Wire | None] = [None] * common.partitions
         self._nodes: dict[tuple[Endpoint, bool], Node] = {}
@@ -221,7 +223,7 @@ class Lines:
             task.exception()  # whoever waited has it; nobody may have
 
     async def _greet(self, index: int, patience: Patience, *, slow: bool) -> Wire:
-        endpoint = await self._find(index)
+        endpoint = await self.find(index)
         node = self._node(endpoint, slow=slow)
         wire = await node.connected(patience)
         greeting = _Greeting(self, node, wire, index)
@@ -236,7 +238,8 @@ class Lines:
         (self._slow_wires if slow else self.wires)[index] = wire
         return wire
 
-    async def _find(self, index: int) -> Endpoint:
+    async def find(self, index: int) -> Endpoint:
+        """Return who holds a partition. Raises StoreUnavailable: nobody is known to."""
         topology = self.common.topology
         place = topology.place(index)
         if (topology.doubted or place is None) and self.loop.time() >= self._discover_at:
@@ -316,6 +319,8 @@ class Lines:
                 task.cancel()
         for node in self._nodes.values():
             node.end()
+        for wire in tuple(self.beside):
+            wire.abort("the store was closed")
 
 
 class Node:

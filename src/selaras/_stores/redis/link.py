@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ class Link:
         self.common = common
         self._patience_s = common.address.account.silence_s
         self._replicas_ms = common.address.replicas_ms
+        self.on_loop: Callable[[], None] = lambda: None  # called on a loop that is new to it
         self._lock = Lock()
         self._loops: dict[AbstractEventLoop, Lines] = {}
         self._closed = False
@@ -81,6 +82,7 @@ class Link:
                 del self._loops[other]
             lines = self._loops[loop] = Lines(self.common, loop)
         lines.end_with_loop()
+        self.on_loop()
         return lines
 
     async def call(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -72,6 +72,9 @@ class SqliteStore:
     def bell(self) -> Bell:
         """See `Store`."""
         return self._ringer.make(self._signs_of_news)
+
+    def listen(self, told: Callable[[int, int], None]) -> None:
+        """Whoever reads looks at the tail itself."""
 
     def _signs_of_news(self) -> object:
         try:

@@ -1,0 +1,75 @@
+"""Push is a hint: it makes news come sooner, and proves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.cache.world import World
+
+from selaras._cache.cache import HINT_S
+from selaras._contracts.partition import Invalidation
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> World:
+    return World("memory-1", tmp_path)
+
+
+async def test_a_log_that_is_said_to_have_grown_is_heard_once_for_many_hints(world: World) -> None:
+    async with world:
+        p, q = await world.process("p"), await world.process("q")
+        await p.get()
+        news = await q.partition().invalidate(Invalidation(keys=(world.slot().key,)), q.cursor(0))
+        assert p.cache.stats()["entries"] == 1
+        _ = p.calls
+
+        for position in (1, news.tail.position, -1, 1):
+            p.cache.grown(0, position)
+        await world.until(lambda: not p.cache.stats()["entries"])
+
+        assert p.calls == ["events_since"]
+        assert p.cursor(0) == news.tail
+
+
+async def test_a_hint_of_what_is_known_or_matters_to_nobody_costs_nothing(world: World) -> None:
+    async with world:
+        p, q = await world.process("p"), await world.process("q")
+        await q.get()
+        news = await p.partition().invalidate(Invalidation(keys=("other",)), p.cursor(0))
+        _ = p.calls, q.calls
+
+        p.cache.grown(0, news.tail.position)  # it holds nothing
+        q.cache.grown(0, q.cursor(0).position)
+        q.cache.grown(0, news.tail.position)
+        await q.catch_up()  # as a turn's reply would, meanwhile
+        await asyncio.sleep(10 * HINT_S)
+
+        assert (p.calls, q.calls) == ([], [])
+
+
+async def test_a_hint_proves_nothing(world: World) -> None:
+    async with world:
+        p = await world.process("p")
+        await p.get()
+        world.advance(2)  # beyond max_lag
+
+        p.cache.grown(0, p.cursor(0).position)
+
+        p.partition().blind = True
+        _ = p.calls
+        await p.get()
+        assert p.calls == ["events_since"]
+
+
+async def test_a_store_that_does_not_answer_a_hint_is_left_to_those_who_read(world: World) -> None:
+    async with world:
+        p = await world.process("p")
+        await p.get()
+        p.partition().down = True
+
+        p.cache.grown(0, 99)
+        await world.until(lambda: bool(p.events))
+
+        assert [type(event).__name__ for event in p.events] == ["SharedTierLost"]
