@@ -18,6 +18,7 @@ from selaras._core.events import AttemptAbandoned, AttemptStopped, LeaseLapsed, 
 from selaras._core.jobs.job import Attempt, Refusal
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._worker.attempts import Held
+from selaras._worker.exits import Exit
 
 
 def unreachable(request: HeartbeatRequest) -> None:
@@ -192,6 +193,42 @@ async def test_a_lost_instance_ends_its_bodies_and_goes_on_under_a_new_id() -> N
         await ground.until(lambda: ground.host.started == ["a", "a"])
         await ground.enqueue("n", "b")
         await ground.until_state("b", JobState.SUCCEEDED)
+
+
+async def test_a_body_of_a_lost_instance_that_is_given_up_does_not_keep_the_worker_from_ending() -> None:
+    gate = threading.Event()
+
+    async with working({"t": Task(waits_for(gate), THREAD)}, patience_us=100_000) as ground:
+        await ground.enqueue("t", "a", max_lost=1)
+        await ground.until(lambda: ground.host.started == ["a"])
+        await ground.partition.dismiss(ground.host.instances[-1].id)
+        await ground.until(lambda: len(ground.diary.of(AttemptAbandoned)) == 1)
+        gate.set()
+        await ground.until(lambda: bool(ground.diary.of(SettleRefused)))
+        await ground.until_state("a", JobState.SUCCEEDED)
+
+        async with asyncio.timeout(2.0):  # not until what nobody will ever hear is given up
+            assert await ground.stop() is Exit.STOPPED
+
+
+async def test_what_one_partition_lost_keeps_its_leases_in_the_others_until_its_bodies_have_ended() -> None:
+    """P19: given to another at once, a body of a thread would run beside it."""
+    gate = threading.Event()
+
+    async with working({"t": Task(waits_for(gate), THREAD)}, partitions=2, patience_us=5_000_000) as ground:
+        await ground.enqueue("t", "a")
+        await ground.until(lambda: ground.host.started == ["a"])
+        was = ground.host.instances[-1].id
+
+        await ground.store.partitions[1].dismiss(was)
+        await ground.until(lambda: len(ground.host.instances) == 2)
+        await asyncio.sleep(0.5)  # three times as long as between beats
+        after = [beat.instance for beat in ground.store.beats[-6:]]
+        gate.set()
+        await ground.until_state("a", JobState.SUCCEEDED)
+
+        assert was in after
+        assert (await ground.job("a")).lost == 0
 
 
 async def test_each_start_is_an_instance_of_its_own() -> None:

@@ -309,7 +309,6 @@ class Worker:
         """The store let the instance go: stop what runs, and go on as another."""
         crew = self._crew
         assert crew is not None
-        tenure.heart.stop(timeout=0)
         tenure.close()
         running = sum(1 for held in crew.roster if held.home in tenure.turners)
         for turner in tenure.turners:
@@ -326,12 +325,17 @@ class Worker:
             await self._enrol(bell)
 
     async def _see_off(self, tenure: Tenure) -> None:
-        """Wait for the last body of a lost instance, then let the partitions that still know it forget it."""
+        """Wait for the last body of a lost instance, then let the partitions that still know it forget it.
+
+        Until then its heart goes on: it keeps the leases of bodies that other partitions have not lost (P19), and
+        tells which ones were given up.
+        """
         crew = self._crew
         assert crew is not None
         while not tenure.over:
             crew.answered.clear()
             await crew.answered.wait()
+        tenure.heart.stop(timeout=0)
         await tenure.dismiss()
         self._tenures.remove(tenure)
 

@@ -83,6 +83,16 @@ def on_store(
     return _app_option(_url_option(run))
 
 
+def on_app(command: Callable[Concatenate[Selaras, P], None]) -> Callable[..., None]:
+    """Give a command `--app` and `--url`, and run it on the app of either, whose store stays closed."""
+
+    @functools.wraps(command)
+    def run(*args: Any, reference: str | None, url: str | None, **options: Any) -> None:
+        command(app_for(reference, url), *args, **options)
+
+    return _app_option(_url_option(run))
+
+
 async def _on(app: Selaras, reference: str, command: Callable[[Target], Coroutine[Any, Any, None]]) -> None:
     async with app:
         await command(Target(app, reference, app.process().clock.wall_us()))

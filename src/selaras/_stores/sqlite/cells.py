@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
-from selaras._core.cache.floors import is_below
+from selaras._core.cache.floors import PerKey, is_below
 from selaras._core.jobs.job import Put
 from selaras._core.positions import Scope
-from selaras._stores.sqlite.connection import Connection
+from selaras._stores.sqlite.connection import Connection, as_list, is_listed
 from selaras._stores.sqlite.log import Log
 
 _CELL: Final = """
@@ -33,6 +33,17 @@ HIT: Final = """
 """
 """An entry that nothing stands beside, with the log's ends: one statement, and so of one snapshot. The key is given three times."""
 
+CELLS_AHEAD: Final = """
+    SELECT k.value, f.version, f.closed_until_us, t.until_us,
+        e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value
+    FROM json_each(?) AS k LEFT JOIN entries AS e ON e.key = k.value LEFT JOIN floors AS f ON f.key = k.value
+    LEFT JOIN tokens AS t ON t.key = k.value
+"""
+_INTENT: Final = "SELECT key, number, home, job, fence, clean, planted_at, preimage FROM intents"
+_HERE: Final = f"{_INTENT} WHERE key = ? ORDER BY number"
+INTENTS_AHEAD: Final = f"{_INTENT} WHERE key IN (SELECT value FROM json_each(?))"
+OWNED: Final = "SELECT job, fence, key FROM intents WHERE home = ? AND job IN (SELECT value FROM json_each(?))"
+_OWNED_BY: Final = "SELECT fence, key FROM intents WHERE home = ? AND job = ?"
 _STORE: Final = (
     "INSERT OR REPLACE INTO entries (key, position, stamp, checksum, until_us, family, version, tags, value)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -41,17 +52,14 @@ _DROP_ENTRY: Final = "DELETE FROM entries WHERE key = ?"
 _DROP_TOKEN: Final = "DELETE FROM tokens WHERE key = ?"
 _GRANT: Final = "INSERT OR REPLACE INTO tokens (key, token, until_us, granted_at) VALUES (?, ?, ?, ?)"
 _TOKEN: Final = "SELECT token, until_us, granted_at FROM tokens WHERE key = ?"
+_STANDS_HERE: Final = "SELECT 1 FROM intents WHERE key = ? LIMIT 1"
 _FLOOR: Final = "SELECT version, closed_until_us FROM floors WHERE key = ?"
 _SET_FLOOR: Final = "INSERT OR REPLACE INTO floors (key, version, closed_until_us) VALUES (?, ?, ?)"
 _PLANT: Final = "INSERT INTO intents (key, home, job, fence, planted_us, planted_at, clean, preimage) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_HERE: Final = "SELECT number, home, job, fence, clean, planted_at, preimage FROM intents WHERE key = ? ORDER BY number"
 _TOUCH: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE key = ?"
 _CLEAN: Final = "UPDATE intents SET clean = ? WHERE number = ?"
 _REMOVE: Final = "DELETE FROM intents WHERE number = ?"
-_BESIDE: Final = """
-    SELECT key, number, home, job, fence, clean, planted_at, preimage FROM intents
-    WHERE key IN (SELECT key FROM intents WHERE home = ? AND job = ? AND fence = ?) ORDER BY key, number
-"""
+_LATER: Final = "SELECT 1 FROM intents WHERE key = ? AND home = ? AND job = ? AND fence > ?"
 _PASS_ON: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE home = ? AND job = ? AND fence <= ?"
 _LEAVE: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE key = ? AND home = ? AND job = ? AND fence = ?"
 _LET_STAND: Final = (
@@ -74,19 +82,147 @@ StoredEntry = tuple[int, int, int, int, str, int | None, bytes | None, bytes]
 """position, stamp, checksum, until_us, family, version, tags, value: as the row has them."""
 
 
+class _Cell:
+    """What stands in the place of one key, read ahead: as the tables will have it once what was decided is written.
+
+    `planted`: an intent is to be written here, which has no number yet.
+    """
+
+    __slots__ = ("closed_until_us", "entry", "floor", "here", "planted", "token_until_us")
+
+    def __init__(
+        self, floor: int | None, closed_until_us: int | None, token_until_us: int | None, entry: StoredEntry | None
+    ) -> None:
+        self.floor = floor
+        self.closed_until_us = closed_until_us
+        self.token_until_us = token_until_us
+        self.entry = entry
+        self.here: list[_Standing] = []
+        self.planted = False
+
+
+class _Standing(NamedTuple):
+    """An intent as its row has it."""
+
+    number: int
+    home: int
+    job: str
+    fence: int
+    clean: int
+    planted_at: int
+    preimage: bytes | None
+
+
 class Cells:
-    """What stands in each key's place, as the running transaction sees it."""
+    """What stands in each key's place, as the running transaction sees it.
+
+    Claims and settles read the places of their keys ahead, a statement for all, and what they decide is written
+    together (`flush`). Every other method begins with `_at_rest`: then the tables are right, and nothing is known.
+    """
 
     def __init__(self, con: Connection, log: Log, index: int) -> None:
         self._con = con
         self._execute = con.execute
         self._log = log
         self._index = index
+        self._ahead: dict[str, _Cell] = {}
+        self._owned: dict[str, list[tuple[int, str]]] = {}  # job at home here -> (fence, key) of its intents
+        # Written in this order. A key is dropped before it is stored, and touched before another intent comes.
+        self._removed: list[tuple[int]] = []
+        self._touched: list[tuple[str]] = []
+        self._planted: list[tuple[Any, ...]] = []
+        self._entries_dropped: list[tuple[str]] = []
+        self._tokens_dropped: list[tuple[str]] = []
+        self._stored: dict[str, tuple[Any, ...]] = {}
+
+    # -- together
+
+    def read_ahead(self, keys: Iterable[str]) -> None:
+        """Read what stands in the places of keys: their intents are going to be planted or resolved."""
+        missing = [key for key in keys if key not in self._ahead]
+        if len(missing) < 2:
+            return
+        listed = as_list(missing)
+        for key, floor, closed_until_us, token_until_us, *entry in self._execute(CELLS_AHEAD, (listed,)):
+            stored = cast("StoredEntry", tuple(entry)) if entry[0] is not None else None
+            self._ahead[key] = _Cell(floor, closed_until_us, token_until_us, stored)
+        for key, *standing in self._execute(INTENTS_AHEAD, (listed,)):
+            here = self._ahead[key].here
+            here.append(_Standing(*standing))
+            if len(here) > 1:
+                here.sort()
+
+    def read_ahead_of(self, jobs: Sequence[str]) -> list[str]:
+        """Find the intents of jobs at home here that are going to be settled. Returns their keys."""
+        if len(jobs) < 2:
+            return []
+        self._owned.update({job: [] for job in jobs if is_listed(job)})
+        found = self._execute(OWNED, (self._index, as_list(jobs))).fetchall()
+        for job, fence, key in found:
+            self._owned[job].append((fence, key))
+        return [key for _, _, key in found]
+
+    def keys_of(self, owner: Owner) -> list[str]:
+        """Return the keys on which this attempt's intents stand, in order of key."""
+        owned = self._owned.get(owner.job) if owner.home == self._index else None
+        if owned is None:
+            self.flush()
+            owned = self._execute(_OWNED_BY, (owner.home, owner.job)).fetchall()
+        return sorted([key for fence, key in owned if fence == owner.fence])
+
+    def flush(self) -> None:
+        """Write what was decided: the statements that follow read it."""
+        for statement, values in (
+            (_REMOVE, self._removed),
+            (_TOUCH, self._touched),
+            (_PLANT, self._planted),
+            (_DROP_ENTRY, self._entries_dropped),
+            (_DROP_TOKEN, self._tokens_dropped),
+        ):
+            if values:
+                self._con.executemany(statement, values)
+                values.clear()
+        if self._stored:
+            self._con.executemany(_STORE, list(self._stored.values()))
+            self._stored.clear()
+
+    def clear(self) -> None:
+        """A verb has ended: nothing that was read is known any more."""
+        if self._ahead or self._owned or self._stored:
+            self._at_rest()
+
+    def forget_all(self) -> None:
+        """The transaction was rolled back: nothing that was read or decided is true."""
+        self._forget_ahead()
+        for decided in (
+            self._removed, self._touched, self._planted, self._entries_dropped, self._tokens_dropped, self._stored,
+        ):  # fmt: skip
+            decided.clear()
+
+    def _at_rest(self) -> None:
+        self.flush()
+        self._forget_ahead()
+
+    def _forget_ahead(self) -> None:
+        self._ahead.clear()
+        self._owned.clear()
+
+    def _cell(self, key: str) -> _Cell:
+        """Return what stands in a key's place."""
+        cell = self._ahead.get(key)
+        if cell is None or cell.planted:
+            self.flush()
+            row = self._execute(CELL, (key, key, key, key)).fetchone()
+            cell = self._ahead[key] = _Cell(row[1], row[2], row[3], row[4:] if row[4] is not None else None)
+            if row[0]:
+                cell.here = [_Standing(*standing[1:]) for standing in self._execute(_HERE, (key,))]
+        return cell
 
     # -- readers
 
     def look(self, request: ReadRequest, now: int) -> Look:
         """Find what stands at a key, and grant a token if nothing does and the reader wants one."""
+        self._at_rest()
         key, log = request.key, self._log
         cell = self._execute(CELL, (key, key, key, key)).fetchone()
         look = look_at(cell, now, lambda: log.voided_after(cell[4], cell[8], tags_of(cell[10])))
@@ -101,9 +237,12 @@ class Cells:
 
     def fill(self, fill: Fill, now: int) -> tuple[int, int] | None:
         """Store a loaded value if its token still allows it (L7). Returns (position, stamp) or None."""
+        self._at_rest()
         put = fill.put
         token = self._execute(_TOKEN, (put.key,)).fetchone()
-        if token is None or token[0] != fill.token or token[1] <= now or self._here(put.key):
+        if token is None or token[0] != fill.token or token[1] <= now:
+            return None
+        if self._execute(_STANDS_HERE, (put.key,)).fetchone():
             return None
         self._execute(_DROP_TOKEN, (put.key,))
         version, closed_until_us = self._floor(put.key)
@@ -115,44 +254,52 @@ class Cells:
 
     def extend(self, key: str, token: int, until_us: int, now: int) -> None:
         """Renew a token that still lives."""
+        self._at_rest()
         self._execute(
             "UPDATE tokens SET until_us = ? WHERE key = ? AND token = ? AND until_us > ?", (until_us, key, token, now)
         )
 
     def abandon(self, key: str, token: int) -> None:
         """Take a token back."""
+        self._at_rest()
         self._execute("DELETE FROM tokens WHERE key = ? AND token = ?", (key, token))
 
     # -- writers
 
     def plant(self, owner: Owner, key: str, now: int) -> Entry | None:
         """Put the owner's intent in the key's place (L3). Returns the pre-image, if it has one."""
-        cell = self._execute(CELL, (key, key, key, key)).fetchone()
-        here = self._here(key) if cell[0] else []
-        former = next((one for one in here if one[1] == owner.home and one[2] == owner.job), None)
-        if (
-            former and former[3] == owner.fence
-        ):  # invalidated by its own attempt: what it puts later is still the latest
+        cell = self._cell(key)
+        here = cell.here
+        former = next((one for one in here if one.home == owner.home and one.job == owner.job), None) if here else None
+        if former and former.fence == owner.fence:
+            # Invalidated by its own attempt: what it puts later is still the latest.
             self.void(key)
-            self._execute(_CLEAN, (former[4], former[0]))
+            self._execute(_CLEAN, (former.clean, former.number))
             return None
         stored = self._valid(cell, now) if not here else None
         self._log.append(Scope.KEY, key)
-        if cell[4] is not None:
-            self._execute(_DROP_ENTRY, (key,))
-        if cell[3] is not None:
-            self._execute(_DROP_TOKEN, (key,))
+        self._clear_place(key, cell)
         if here:
-            self._execute(_TOUCH, (key,))
+            self._touched.append((key,))
         if former:  # of an earlier attempt (P18)
-            self._execute(_REMOVE, (former[0],))
+            self._removed.append((former.number,))
         preimage = _encode(stored) if stored else None
-        intent = (key, owner.home, owner.job, owner.fence, now, self._log.position, not here, preimage)
-        self._execute(_PLANT, intent)
+        self._planted.append((key, owner.home, owner.job, owner.fence, now, self._log.position, not here, preimage))
+        cell.planted = True
         return entry_of(stored, now) if stored else None
+
+    def _clear_place(self, key: str, cell: _Cell) -> None:
+        if cell.entry is not None:
+            self._entries_dropped.append((key,))
+            self._stored.pop(key, None)
+            cell.entry = None
+        if cell.token_until_us is not None:
+            self._tokens_dropped.append((key,))
+            cell.token_until_us = None
 
     def void(self, key: str) -> None:
         """Whatever was known of the key is not to be trusted (L6)."""
+        self._at_rest()
         self._log.append(Scope.KEY, key)
         self._execute(_DROP_ENTRY, (key,))
         self._execute(_DROP_TOKEN, (key,))
@@ -168,8 +315,10 @@ class Cells:
             self._log.append(Scope.FAMILY, family)
         self.set_floors(names.versions, names.closes, now)
 
-    def set_floors(self, versions: Iterable[tuple[str, int]], closes: Iterable[tuple[str, int]], now: int) -> None:
+    def set_floors(self, versions: PerKey, closes: PerKey, now: int) -> None:
         """Raise version floors, and close keys to fills for a while (P13)."""
+        if versions or closes:
+            self._at_rest()
         for key, version in versions:
             floor, closed_until_us = self._floor(key)
             self._execute(_SET_FLOOR, (key, version if floor is None else max(floor, version), closed_until_us))
@@ -179,59 +328,61 @@ class Cells:
 
     def outlived(self, owner: Owner, key: str) -> bool:
         """Say whether a later attempt of the same job has its intent there: the owner's lease is lost."""
-        return any(
-            (home, job) == (owner.home, owner.job) and fence > owner.fence
-            for _, home, job, fence, _, _, _ in self._here(key)
-        )
+        self._at_rest()
+        return self._execute(_LATER, (key, owner.home, owner.job, owner.fence)).fetchone() is not None
 
-    def resolve(
-        self, owner: Owner, key: str, put: Put | None, now: int, here: list[Any] | None = None
-    ) -> tuple[int, int] | None:
-        """Remove the owner's intent; store `put` where it may be (L5). Returns (position, stamp) of a stored value.
-
-        `here`: what `beside` told of the key, if it was asked.
-        """
-        here = self._here(key) if here is None else here
-        own = _of(owner, here)
+    def resolve(self, owner: Owner, key: str, put: Put | None, now: int) -> tuple[int, int] | None:
+        """Remove the owner's intent; store `put` where it may be (L5). Returns (position, stamp) of a stored value."""
+        cell = self._cell(key)
+        own = _of(owner, cell.here)
         if own is None:
             self.void(key)  # P9
             return None
-        number, _, _, _, clean, planted_at, _ = own
-        self._execute(_REMOVE, (number,))
+        cell.here.remove(own)
+        self._removed.append((own.number,))
         if put is None:
             return None
-        late = is_below(put.version, self._floor(key)[0])
-        if len(here) == 1 and clean and not late and not self._log.voided_after(planted_at, put.family, put.tags):
-            return self._store(put, now)
+        late = is_below(put.version, cell.floor)
+        if (
+            not cell.here
+            and own.clean
+            and not late
+            and not self._log.voided_after(own.planted_at, put.family, put.tags)
+        ):
+            return self._store(put, now, cell)
         self.void(key)
         return None
 
     def restore(self, owner: Owner, key: str, now: int) -> None:
         """Undo a plant whose attempt never started: the pre-image returns, if nothing touched the key (P10)."""
-        own = _of(owner, self._here(key))
+        own = _of(owner, self._cell(key).here)
         self.resolve(owner, key, None, now)
-        if own is None or own[6] is None:
+        if own is None or own.preimage is None:
             return
-        _, _, checksum, until_us, family, version, tags, value = _decode_preimage(own[6])
-        if not self._log.voided_after(own[5], family, tags_of(tags)):
+        _, _, checksum, until_us, family, version, tags, value = _decode_preimage(own.preimage)
+        if not self._log.voided_after(own.planted_at, family, tags_of(tags)):
             position, stamp = self._log.position, self._log.next_stamp(now)
-            self._execute(_STORE, (key, position, stamp, checksum, until_us, family, version, tags, value))
+            self._keep(key, (position, stamp, checksum, until_us, family, version, tags, value), self._cell(key))
 
     def pass_on(self, owner: Owner) -> None:
         """The attempt was lost: its intents wait for the next one, unclean (P18)."""
+        self._at_rest()
         self._execute(_PASS_ON, (owner.home, owner.job, owner.fence))
 
     def leave(self, owner: Owner, key: str) -> None:
         """A write of the owner may still land: its intent stays, unclean; without one the key is voided (P9)."""
+        self._at_rest()
         if not self._execute(_LEAVE, (key, owner.home, owner.job, owner.fence)).rowcount:
             self.void(key)
 
     def let_stand(self, owner: Owner, until_us: int) -> None:
         """No attempt follows the owner's: intents it left behind fall, and void, at `until_us` (P18)."""
+        self._at_rest()
         self._execute(_LET_STAND, (until_us, owner.home, owner.job, owner.fence))
 
     def drop_fallen(self, now: int, limit: int) -> int:
         """Void the keys of intents whose grace is over. Returns how many."""
+        self._at_rest()
         fallen = self._execute(_FALLEN, (now, limit)).fetchall()
         for number, key in fallen:
             self._execute(_REMOVE, (number,))
@@ -240,6 +391,7 @@ class Cells:
 
     def drop_dead(self, now: int, limit: int) -> None:
         """Free what no reader can meet any more: values past their end, tokens that ran out, fills open again."""
+        self._at_rest()
         self._execute(
             "DELETE FROM entries WHERE rowid IN"
             " (SELECT rowid FROM entries WHERE until_us > 0 AND until_us <= ? ORDER BY until_us LIMIT ?)",
@@ -253,51 +405,48 @@ class Cells:
 
     def forget(self) -> None:
         """A new epoch: no entry and no token of the old one is trusted (P20)."""
+        self._at_rest()
         self._execute("DELETE FROM entries")
         self._execute("DELETE FROM tokens")
         self._execute("UPDATE intents SET clean = 0, preimage = NULL")
 
     def orphans(self, planted_before_us: int) -> tuple[Intent, ...]:
         """Return intents of other homes that have stood long, in order of key."""
+        self._at_rest()
         rows = self._execute(
             f"{_INTENTS} WHERE (home < ? OR home > ?) AND planted_us <= ? ORDER BY key, number",
             (self._index, self._index, planted_before_us),
         )
         return tuple(intent_of(row) for row in rows)
 
-    def beside(self, owner: Owner) -> dict[str, list[Any]]:
-        """Return the keys on which this attempt's intents stand, in order of key, each with all intents on it."""
-        found: dict[str, list[Any]] = {}
-        for row in self._execute(_BESIDE, (owner.home, owner.job, owner.fence)):
-            found.setdefault(row[0], []).append(row[1:])
-        return found
-
     # -- inside
-
-    def _here(self, key: str) -> list[Any]:
-        return self._execute(_HERE, (key,)).fetchall()
 
     def _floor(self, key: str) -> tuple[int | None, int]:
         row: tuple[int | None, int] | None = self._execute(_FLOOR, (key,)).fetchone()
         return row or (None, 0)
 
-    def _valid(self, cell: Any, now: int) -> StoredEntry | None:
+    def _valid(self, cell: _Cell, now: int) -> StoredEntry | None:
         """Return the entry of a cell, unless its time is over, a tag or its family was voided, or it is below the floor."""
-        if cell[4] is None:
+        entry = cell.entry
+        if entry is None:
             return None
-        row: StoredEntry = cell[4:]
-        if 0 < row[3] <= now or self._log.voided_after(row[0], row[4], tags_of(row[6])):
+        if 0 < entry[3] <= now or self._log.voided_after(entry[0], entry[4], tags_of(entry[6])):
             return None
-        return None if is_below(row[5], cell[1]) else row
+        return None if is_below(entry[5], cell.floor) else entry
 
-    def _store(self, put: Put, now: int) -> tuple[int, int]:
+    def _store(self, put: Put, now: int, cell: _Cell | None = None) -> tuple[int, int]:
         position, stamp = self._log.position, self._log.next_stamp(now)
         until_us = now + put.expires_in_us if put.expires_in_us else 0
         checksum = put.checksum - _WRAP if put.checksum >= _SIGN else put.checksum
         tags = _encode(put.tags) if put.tags else None
-        row = (put.key, position, stamp, checksum, until_us, put.family, put.version, tags, put.value)
-        self._execute(_STORE, row)
+        entry = (position, stamp, checksum, until_us, put.family, put.version, tags, put.value)
+        self._keep(put.key, entry, cell)
         return position, stamp
+
+    def _keep(self, key: str, entry: StoredEntry, cell: _Cell | None) -> None:
+        self._stored[key] = (key, *entry)
+        if cell is not None:
+            cell.entry = entry
 
 
 def look_at(cell: Any, now: int, is_voided: Any) -> Look:
@@ -342,6 +491,6 @@ def entry_of(stored: Any, now: int) -> Entry:
     )
 
 
-def _of(owner: Owner, here: list[Any]) -> Any:
-    wanted = (owner.home, owner.job, owner.fence)
-    return next((one for one in here if (one[1], one[2], one[3]) == wanted), None)
+def _of(owner: Owner, here: list[_Standing]) -> _Standing | None:
+    home, job, fence = owner.home, owner.job, owner.fence
+    return next((one for one in here if one.job == job and one.fence == fence and one.home == home), None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from threading import Lock
@@ -15,15 +15,19 @@ from time import sleep
 from typing import Final, TypeAlias
 from weakref import WeakSet
 
+import msgspec
+
 from selaras._core.errors import NotEncodable, SelarasError, StoreUnavailable
 
 Connection: TypeAlias = sqlite3.Connection
 DatabaseError: Final = sqlite3.Error
+SQLITE_VERSION: Final = sqlite3.sqlite_version
 Value: TypeAlias = int | str | bytes | None
 
 BUSY_MOST_S: Final = 30.0
 """How long a writer waits for another process's transaction before it says so."""
 
+_encode_json: Final = msgspec.json.encode
 _FORK_WAIT_S: Final = 5.0
 _SPIN_LEAST_S: Final = 0.000_05
 _SPIN_MOST_S: Final = 0.002
@@ -107,6 +111,19 @@ def roll_back(con: Connection) -> None:
             con.execute("ROLLBACK")
         except sqlite3.Error:  # SQLite had already rolled it back, as it does when the disk is full
             pass
+
+
+def is_listed(name: str) -> bool:
+    """Say whether a name can be an element of `as_list`: SQLite reads JSON's texts up to a NUL."""
+    return "\0" not in name
+
+
+def as_list(values: Sequence[int | str | None]) -> str:
+    """Write numbers, or names, as `json_each` reads them; names that it cannot read are left out."""
+    text = _encode_json(values).decode()
+    if "\\u0000" in text:
+        text = _encode_json([value for value in values if not isinstance(value, str) or is_listed(value)]).decode()
+    return text
 
 
 def is_busy(error: Exception) -> bool:

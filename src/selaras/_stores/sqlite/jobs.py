@@ -6,7 +6,7 @@ hold (`flush`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,7 +48,7 @@ from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.cells import Cells
-from selaras._stores.sqlite.connection import Connection
+from selaras._stores.sqlite.connection import Connection, as_list
 from selaras._stores.sqlite.log import Log
 from selaras._stores.sqlite.rows import Row
 from selaras._stores.sqlite.schema import (
@@ -85,21 +85,36 @@ ASKED: Final = "SELECT id FROM jobs WHERE asker = ? AND asker <> '' AND created_
 FAR: Final = "SELECT id FROM jobs WHERE registered_us > 0 AND registered_us <= ? ORDER BY registered_us, number LIMIT ?"
 ENTER_LANE: Final = "INSERT INTO ready VALUES (?, ?, ?, ?)"
 LEAVE_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place = ?"
-FIRST_OF_NEXT_QUEUE: Final = (
-    f"SELECT kind, queue, priority, joined, id FROM jobs WHERE line = ? AND {IS_IN_LINE}"
-    " AND (kind, queue) > (?, ?) AND id <> ? ORDER BY kind, queue, priority DESC, joined, id LIMIT 1"
-)
-"""The head of those of one line that wait in the next queue: a seek each, however long the line is."""
+_ORDER: Final = "ORDER BY kind, queue, priority DESC, joined, id LIMIT 1"
+FIRST_OF_NEXT_QUEUE: Final = f"""
+    SELECT kind, queue, priority, joined, id FROM jobs WHERE number = coalesce(
+        (SELECT number FROM jobs WHERE line = ? AND {IS_IN_LINE} AND kind = ? AND queue > ? AND id <> ? {_ORDER}),
+        (SELECT number FROM jobs WHERE line = ? AND {IS_IN_LINE} AND kind > ? AND id <> ? {_ORDER})
+    )
+"""
+"""The head of those of one line that wait in the next queue: a seek or two, however long the line is.
+
+Compared as pairs, (kind, queue) would be looked up by the kind alone.
+"""
+
+_FIRST_IN_LINE: Final = f"(SELECT number FROM jobs WHERE line = l.name AND {IS_IN_LINE} {_ORDER})"
+_OTHERS_IN_LINE: Final = f"""(
+    EXISTS (SELECT 1 FROM jobs WHERE line = l.name AND {IS_IN_LINE} AND kind = f.kind AND queue > f.queue)
+    OR EXISTS (SELECT 1 FROM jobs WHERE line = l.name AND {IS_IN_LINE} AND kind > f.kind)
+)"""
+LINES_AHEAD: Final = f"""
+    SELECT l.name, l.holder, l.head, f.id, {_OTHERS_IN_LINE}
+    FROM json_each(?) AS k CROSS JOIN lines AS l ON l.name = k.value LEFT JOIN jobs AS f ON f.number = {_FIRST_IN_LINE}
+"""
+"""Lines, each with the head of those that wait in its first queue, and whether some wait in another."""
 
 MIXED_LINES: Final = f"""
-    SELECT l.name FROM lines AS l JOIN jobs AS h ON h.id = l.head WHERE l.holder = '' AND EXISTS (
-        SELECT 1 FROM jobs AS m WHERE line = l.name AND {IS_IN_LINE} AND (m.kind <> h.kind OR m.queue <> h.queue)
-    ) ORDER BY l.name
+    SELECT l.name FROM lines AS l CROSS JOIN jobs AS f ON f.number = {_FIRST_IN_LINE}
+    WHERE l.holder = '' AND l.head <> '' AND {_OTHERS_IN_LINE} ORDER BY l.name
 """
 """Lines whose head depends on which queues are served; in all others it is the first, whoever serves it."""
 
 _LINE: Final = "SELECT holder, head FROM lines WHERE name = ?"
-_LINES: Final = "SELECT name, holder, head FROM lines WHERE name IN (SELECT value FROM json_each(?))"
 _SAVE_LINE: Final = "INSERT OR REPLACE INTO lines VALUES (?, ?, ?)"
 _DROP_LINE: Final = "DELETE FROM lines WHERE name = ?"
 _DEPEND: Final = (
@@ -121,23 +136,28 @@ _COUNT: Final = (
     "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs"
 )
 
-RUNNING_MOST: Final = 10_000
-"""Running jobs remembered; more are read again when they end."""
+HELD_ON_MOST: Final = 10_000
+"""Jobs remembered that run, or are the first of their lines; more are read again when they are claimed or end."""
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 _TASK: Final = KINDS[JobKind.TASK]
 _EDGES: Final = {edge.value: edge for edge in Edge}
 _encode: Final = msgspec.msgpack.encode
-_encode_json: Final = msgspec.json.encode
+_READY: Final = STATES[JobState.READY]
+_RUNNING: Final = STATES[JobState.RUNNING]
 
 
 @dataclass(slots=True)
 class _Line:
-    """`holder` has it; of those that wait, `head` may be claimed (P21). `is_fresh`: nobody stood in it before."""
+    """`holder` has it; of those that wait, `head` may be claimed (P21).
+
+    `is_fresh`: nobody stood in it before. `first`: of those that the tables show waiting, the first; None: not known.
+    """
 
     holder: str = ""
     head: str = ""
     is_fresh: bool = True
+    first: str | None = None
 
 
 class Lanes:
@@ -196,12 +216,15 @@ class Jobs:
         self._partitions = partitions
         self.lanes = Lanes(con, log)
         self._rows: dict[str, Row | None] = {}
-        self._running: dict[str, Row] = {}  # claimed here, and true as long as no other connection writes
+        # Claimed here or first in line, and true as long as no other connection writes:
+        self._held_on: dict[str, Row] = {}
         self._changed: dict[str, Row] = {}
         self._stirred: dict[str, set[str]] = {}  # of a line, those that were changed
         self._lines: dict[str, _Line] = {}
         self._lines_changed: set[str] = set()
         self._counted: dict[tuple[str, int], int] = {}
+        self._due_us: int | None = None  # when the next scheduled job is due, if that is known
+        self._is_due_known = False
         self._served_at = -1
         self._paused: frozenset[str] = frozenset()
         self._served: frozenset[str] = frozenset()
@@ -214,43 +237,77 @@ class Jobs:
         """Return a job as it stands."""
         if id in self._rows:
             return self._rows[id]
-        if id in self._running:
-            row = self._rows[id] = self._running[id]
+        if id in self._held_on:
+            row = self._rows[id] = self._held_on[id]
             return row
         kept = self._execute(rows.BY_ID, (id,)).fetchone()
         found = self._rows[id] = rows.row_of(kept, self.lanes.code) if kept else None
         return found
 
-    def read_ahead(self, ids: list[str]) -> None:
-        """Read jobs, and their lines, in one go: they are going to be asked for."""
-        names: list[str] = []
+    def read_ahead(self, ids: Sequence[str]) -> None:
+        """Read jobs in one go: they are going to be asked for."""
         missing: list[str] = []
         for id in ids:
-            if id in self._running:
-                self._rows[id] = known = self._running[id]
-                names.append(known.line)
+            if id in self._held_on:
+                self._rows[id] = self._held_on[id]
             elif id not in self._rows:
                 missing.append(id)
+        if len(missing) > 1:
+            lane_of = self.lanes.code
+            for kept in self._execute(rows.BY_IDS, (as_list(missing),)).fetchall():
+                row = rows.row_of(kept, lane_of)
+                self._rows[row.id] = row
+
+    def read_ahead_of(self, settlements: Sequence[Settlement]) -> None:
+        """Read what ends of attempts are going to ask for: jobs, their lines and who comes next there, their keys."""
+        if len(settlements) < 2:
+            return
+        jobs = [one.job for one in settlements]
+        self.read_ahead(jobs)
+        lines: dict[str, None] = {}
+        keys: dict[str, None] = {}
+        for one in settlements:
+            row = self._rows.get(one.job)
+            if row is not None:
+                if row.line and row.line not in self._lines and row.line not in self._lines_changed:
+                    lines[row.line] = None
+                keys.update(dict.fromkeys(row.rest.writes))
+        if lines:
+            heads: list[str] = []
+            for name, holder, head, first, are_others in self._execute(LINES_AHEAD, (as_list(list(lines)),)).fetchall():
+                line = self._lines[name] = _Line(holder, head, is_fresh=False)
+                if not are_others and name not in self._stirred:
+                    line.first = first or ""
+                    if first:
+                        heads.append(first)
+            self.read_ahead(heads)
+        keys.update(dict.fromkeys(self._cells.read_ahead_of(jobs)))
+        self._cells.read_ahead([key for key in keys if self._is_here(key)])
+
+    def read_ahead_claims(self, ids: Sequence[str]) -> None:
+        """Read jobs that are going to be claimed, and what stands in the places of their keys."""
         if len(ids) < 2:
             return
-        for kept in self._execute(rows.BY_IDS, (_encode_json(missing).decode(),)).fetchall():
-            row = rows.row_of(kept, self.lanes.code)
-            self._rows[row.id] = row
-            names.append(row.line)
-        names = [name for name in names if name and name not in self._lines and name not in self._lines_changed]
-        if names:
-            for name, holder, head in self._execute(_LINES, (_encode_json(names).decode(),)).fetchall():
-                self._lines[name] = _Line(holder, head, is_fresh=False)
+        self.read_ahead(ids)
+        found = (self._rows.get(id) for id in ids)
+        self._cells.read_ahead({key: None for row in found if row for key in row.rest.writes if self._is_here(key)})
+
+    def taken_from_lane(self, id: str) -> Row:
+        """Return a job that is going to be claimed; the caller takes it out of its lane."""
+        row = self.known(id)
+        row.kept.ready = None
+        return row
 
     def drop(self, ids: Iterable[str]) -> None:
         """Know these no more: they were changed behind our back. What was changed here must be written."""
         for id in ids:
             self._rows.pop(id, None)
-            self._running.pop(id, None)
+            self._held_on.pop(id, None)
 
-    def forget_running(self) -> None:
+    def forget_held_on(self) -> None:
         """Another connection has written."""
-        self._running.clear()
+        self._held_on.clear()
+        self._is_due_known = False
 
     def known(self, id: str) -> Row:
         """Return a job that must be there."""
@@ -260,6 +317,11 @@ class Jobs:
 
     def touch(self, row: Row) -> None:
         """Note that a row was changed."""
+        row.is_altered = True
+        self._note(row)
+
+    def _note(self, row: Row) -> None:
+        """Note that a row waits elsewhere, or is run by another or by nobody, and nothing else of it was changed."""
         self._changed[row.id] = row
         if row.line:
             self._stirred.setdefault(row.line, set()).add(row.id)
@@ -268,6 +330,9 @@ class Jobs:
         """Write what was changed: the statements that follow select by it."""
         if self._changed:
             changed, self._changed = self._changed, {}
+            for name in self._stirred:
+                if name in self._lines:
+                    self._lines[name].first = None
             self._stirred.clear()
             self._write(changed.values())
         if self._lines_changed:
@@ -278,6 +343,21 @@ class Jobs:
             for _, line in lines:
                 if line:
                     line.is_fresh = False
+
+    def flush_ready(self) -> None:
+        """Write what may be claimed. The rest of what has only moved in its line is written once, when it was claimed."""
+        written: list[tuple[str, tuple[Any, ...]]] = []
+        moved: dict[str, Row] = {}
+        others: list[Row] = []
+        for row in self._changed.values():
+            if row.line and not row.is_altered and row.kept.state >= 0:
+                moved[row.id] = row
+                self._write_ready(row, written)
+            else:
+                others.append(row)
+        self._changed = moved
+        self._write(others)
+        self._write_together(written)
 
     def _many(self, statement: str, values: list[tuple[Any, ...]]) -> None:
         if len(values) == 1:
@@ -290,28 +370,48 @@ class Jobs:
         written: list[tuple[str, tuple[Any, ...]]] = []
         write = written.append
         for row in changed:
-            lane = self.lanes.code(row.queue, row.lane) if row.state is JobState.READY else 0
-            was, row.kept = row.kept, rows.kept_of(row, lane)
-            wide, ready, run, end, counted = row.kept
-            assert wide is not None
-            if was.wide is None:
-                write((rows.INSERT, wide))
-            elif was.wide != wide:
-                write((rows.UPDATE, (*wide[2:], row.number)))
-            if was.ready != ready:
-                if was.ready is not None:
-                    write((LEAVE_LANE, was.ready[:3]))
-                if ready is not None:
-                    write((ENTER_LANE, ready))
-            if was.run != run:
-                write((rows.RUN, run) if run is not None else (_FORGET_RUN, (row.number,)))
-            if was.end != end:
-                write((rows.END, end) if end is not None else (_FORGET_END, (row.number,)))
-            if was.counted != counted:
-                if was.counted is not None:
-                    self.count(*was.counted, -1)
+            kept, number, state = row.kept, row.number, STATES[row.state]
+            waits = state <= _READY
+            if kept.state < 0:
+                write((rows.INSERT, rows.wide_of(row)))
+            elif row.is_altered:
+                write((rows.UPDATE, (*rows.wide_of(row)[2:], number)))
+            elif waits:
+                write((rows.MOVE, (state, row.place, row.ready_us, number)))
+            elif kept.state <= _READY:
+                write((rows.HAND_OUT, (number,)))
+            kept.state = state if waits else _RUNNING
+            row.is_altered = False
+            self._write_ready(row, written)
+            run = rows.run_of(row) if state == _RUNNING else None
+            if kept.run != run:
+                kept.run = run
+                write((rows.RUN, run) if run is not None else (_FORGET_RUN, (number,)))
+            end = rows.end_of(row) if state > _RUNNING else None
+            if kept.end != end:
+                kept.end = end
+                write((rows.END, end) if end is not None else (_FORGET_END, (number,)))
+            counted = rows.counted_of(row)
+            if kept.counted != counted:
+                if kept.counted is not None:
+                    self.count(*kept.counted, -1)
                 if counted is not None:
                     self.count(*counted, 1)
+                kept.counted = counted
+        self._write_together(written)
+
+    def _write_ready(self, row: Row, written: list[tuple[str, tuple[Any, ...]]]) -> None:
+        is_ready = row.state is JobState.READY and row.kind is JobKind.TASK
+        ready = (self.lanes.code(row.queue, row.lane), row.priority, row.place, row.number) if is_ready else None
+        was = row.kept.ready
+        if was != ready:
+            if was is not None:
+                written.append((LEAVE_LANE, was[:3]))
+            if ready is not None:
+                written.append((ENTER_LANE, ready))
+            row.kept.ready = ready
+
+    def _write_together(self, written: list[tuple[str, tuple[Any, ...]]]) -> None:
         together: dict[str, list[tuple[Any, ...]]] = {}
         for statement, values in written:
             together.setdefault(statement, []).append(values)
@@ -333,6 +433,7 @@ class Jobs:
     def clear(self) -> None:
         """A verb has ended: nothing that was read is known any more."""
         self.flush()
+        self._cells.clear()
         if self._rows:
             self._rows.clear()
         if self._lines:
@@ -341,12 +442,14 @@ class Jobs:
     def forget_all(self) -> None:
         """The transaction was rolled back: nothing that was read or changed is true."""
         self._rows.clear()
-        self._running.clear()
+        self._held_on.clear()
         self._changed.clear()
         self._stirred.clear()
         self._lines.clear()
         self._lines_changed.clear()
         self._counted.clear()
+        self._cells.forget_all()
+        self._is_due_known = False
         self.lanes.forget()
         self.woken.clear()
         self.called.clear()
@@ -394,6 +497,8 @@ class Jobs:
         self._leave(twin, now)
         self.touch(twin)
         twin.renew(new)
+        self._is_due_known = False
+        self._held_on.pop(twin.id, None)
         twin.state, twin.joined, twin.lane, twin.strayed_us = JobState.BLOCKED, 0, "", 0
         self._begin(twin, new, now)
         return Admission(twin.id, twin.state, created=False, replaced=True)
@@ -412,6 +517,7 @@ class Jobs:
             self._ready(row, event, now)
             return
         row.joined = row.joined or self._log.next_number()
+        self.touch(row)
         self._move(row, event, JobState.HELD)
         if line.is_fresh and not line.holder and not line.head:  # it stands there alone
             line.head = row.id
@@ -427,8 +533,11 @@ class Jobs:
 
     def promote(self, now: int, limit: int) -> int:
         """Let jobs whose time has come go on. Returns how many."""
+        if self._is_due_known and (self._due_us is None or self._due_us > now):
+            return 0
         self.flush()
         due = self._execute(DUE, (now, limit)).fetchall()
+        self._is_due_known = False
         for number, job, plain, queue, priority in due:
             if plain and job not in self._rows:
                 place = self._log.next_number()
@@ -442,9 +551,15 @@ class Jobs:
 
     def next_due_us(self) -> int | None:
         """Return when the next scheduled job is due."""
-        self.flush()
-        row = self._execute(NEXT_DUE).fetchone()
-        return row[0] if row else None
+        if not self._is_due_known:
+            self.flush()
+            row = self._execute(NEXT_DUE).fetchone()
+            self._due_us, self._is_due_known = row[0] if row else None, True
+        return self._due_us
+
+    def scheduled(self) -> None:
+        """What is due next may be another job."""
+        self._is_due_known = False
 
     # -- lines
 
@@ -473,16 +588,20 @@ class Jobs:
 
     def _first(self, name: str, leaving: str) -> str:
         # Whoever leaves is left out by name, as it is about to change again; of the line's others all must be written.
+        first = self.line(name).first
         if self._stirred.get(name, _NOBODY) - {leaving}:
             unwritten = self._changed.pop(leaving, None)
             self.flush()
             if unwritten:
-                self.touch(unwritten)
+                self._note(unwritten)
+        elif first is not None and first != leaving:
+            return first
         paused, served = self.paused(), self._served
         best: tuple[bool, int, int, str] | None = None
         kind, queue = -1, ""
         while True:
-            member = self._execute(FIRST_OF_NEXT_QUEUE, (name, kind, queue, leaving)).fetchone()
+            after = (name, kind, queue, leaving, name, kind, leaving)
+            member = self._execute(FIRST_OF_NEXT_QUEUE, after).fetchone()
             if member is None:
                 return best[3] if best else ""
             kind, queue, priority, joined, job = member
@@ -626,38 +745,38 @@ class Jobs:
         owner = Owner(self.index, row.id, row.fence)
         success = settlement.event is JobEvent.SUCCEED
         unsure = settlement.unsure and not success
+        unstarted = settlement.event is JobEvent.RELEASE and not settlement.started
         puts = {put.key: put for put in settlement.puts}
-        beside = self._cells.beside(owner)
-        own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *beside)))
-        stored: list[tuple[str, int, int]] = []
+        cells, stored = self._cells, list[tuple[str, int, int]]()
+        own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *cells.keys_of(owner))))
         closed = closing(row.rest.serves, INTENT_GRACE_US) if unsure else ()  # no intent stands there for it
         floors = VersionFloors(settlement.versions, settlement.closes + closed)
-        self._cells.set_floors(*floors.of(self._is_here), now)
+        cells.set_floors(*floors.of(self._is_here), now)
         for key in own:
             if not self._is_here(key):
                 continue
             if unsure:
-                self._cells.leave(owner, key)
-                continue
-            if settlement.event is JobEvent.RELEASE and not settlement.started:
-                self._cells.restore(owner, key, now)
-                continue
-            at = self._cells.resolve(owner, key, puts.get(key) if success else None, now, beside.get(key, []))
-            if at:
-                stored.append((key, *at))
-        elsewhere = tuple(key for key in own if not self._is_here(key))
+                cells.leave(owner, key)
+            elif unstarted:
+                cells.restore(owner, key, now)
+            else:
+                at = cells.resolve(owner, key, puts.get(key) if success else None, now)
+                if at:
+                    stored.append((key, *at))
+        elsewhere = () if self._partitions == 1 else tuple(key for key in own if not self._is_here(key))
         if unsure:
             row.unsure = row.unsure or bool(own)
             row.left = tuple(dict.fromkeys((*row.left, *elsewhere)))
             elsewhere = ()
-        for to, keys in self._by_partition(elsewhere):
+        for to, keys in self._by_partition(elsewhere) if elsewhere else ():
             there = tuple(puts[key] for key in keys if key in puts) if success else ()
             versions, closes = floors.of(keys.__contains__)
             self._post(Resolve(to=to, owner=owner, keys=keys, puts=there, versions=versions, closes=closes), now)
         undeclared = tuple(key for key in puts if key not in own)
         names = (*undeclared, *settlement.keys, *row.rest.serves)
-        versions, closes = floors.of(lambda key: not self._is_here(key) and key not in elsewhere)
-        self._void(names, Invalidation((), settlement.tags, settlement.families, versions, closes), now)
+        if names or settlement.tags or settlement.families or settlement.versions or settlement.closes:
+            versions, closes = floors.of(lambda key: not self._is_here(key) and key not in elsewhere)
+            self._void(names, Invalidation((), settlement.tags, settlement.families, versions, closes), now)
         return tuple(stored)
 
     def _void(self, keys: tuple[str, ...], names: Invalidation, now: int) -> None:
@@ -675,8 +794,9 @@ class Jobs:
 
     def _apply(self, row: Row, settlement: Settlement, now: int) -> None:
         event = settlement.event
-        self.touch(row)
+        self._note(row)
         if event is not JobEvent.SUCCEED:
+            row.is_altered = True
             ended = Ended(row.attempt, row.fence, event, now, settlement.reason, settlement.unsure)
             row.history = [*row.history, ended][-HISTORY_MOST:]
         if event in UNCOUNTED:
@@ -750,6 +870,8 @@ class Jobs:
 
     def _end(self, row: Row, event: JobEvent, state: JobState, now: int) -> None:
         self._leave(row, now)
+        if event is not JobEvent.SUCCEED or row.stuck:
+            self.touch(row)
         self._move(row, event, state)
         row.ended_us, row.stuck = now, []
         failed = state is JobState.FAILED and not _is_scope(row)
@@ -809,6 +931,7 @@ class Jobs:
         row.unsure, row.left = False, ()
         row.due_us, row.joined, row.keep_until_us, row.ended_us = now, 0, 0, 0
         row.reason, row.error, row.cancel_requested, row.strayed_us = "", None, False, 0
+        self.touch(row)
         row.expires_us = now + row.rest.expires_in_us if row.rest.expires_in_us else 0
         self._enter(row, JobEvent.REVIVE, now)
         for child, edge, home in self._dependents(row.id):
@@ -850,18 +973,20 @@ class Jobs:
 
     def _forget(self, row: Row, now: int) -> None:
         self._changed.pop(row.id, None)
+        self._held_on.pop(row.id, None)
         self._rows[row.id] = None
-        wide, ready, run, end, counted = row.kept
-        if wide is not None:
+        kept = row.kept
+        self._is_due_known = False
+        if kept.state >= 0:
             self._execute(_FORGET, (row.number,))
-        if ready is not None:
-            self._execute(LEAVE_LANE, ready[:3])
-        if run is not None:
+        if kept.ready is not None:
+            self._execute(LEAVE_LANE, kept.ready[:3])
+        if kept.run is not None:
             self._execute(_FORGET_RUN, (row.number,))
-        if end is not None:
+        if kept.end is not None:
             self._execute(_FORGET_END, (row.number,))
-        if counted is not None:
-            self.count(*counted, -1)
+        if kept.counted is not None:
+            self.count(*kept.counted, -1)
         if row.kind is JobKind.TASK:
             self._free_id(row.id, now)
 
@@ -1096,12 +1221,14 @@ class Jobs:
 
     def _move(self, row: Row, event: JobEvent, state: JobState) -> None:
         assert allowed(row.state, event, state), (row.state, event, state)
+        if row.state is JobState.SCHEDULED or state is JobState.SCHEDULED:
+            self._is_due_known = False
         row.state = state
-        self.touch(row)
-        if state is not JobState.RUNNING:
-            self._running.pop(row.id, None)
-        elif len(self._running) < RUNNING_MOST:
-            self._running[row.id] = row
+        self._note(row)
+        if state is not JobState.RUNNING and (state is not JobState.READY or not row.line):
+            self._held_on.pop(row.id, None)
+        elif len(self._held_on) < HELD_ON_MOST:
+            self._held_on[row.id] = row
 
     def unnamed_scopes(self, instance: str, named: Iterable[Attempt], asked_before_us: int) -> list[Row]:
         """Scopes and locks of an instance which it does not name any more, of those that it asked for so early."""

@@ -41,7 +41,7 @@ class Log:
         offset_us: the store's time is this and the time since boot; `slewed_us`: when it was last looked at.
     """
 
-    __slots__ = (*_FIELDS, "_con", "_entropy", "_loaded")
+    __slots__ = (*_FIELDS, "_con", "_entropy", "_loaded", "_unwritten")
 
     position: int
     event_id: int
@@ -64,6 +64,7 @@ class Log:
         self._con = con
         self._entropy = entropy
         self._loaded: tuple[int, ...] = ()
+        self._unwritten: list[tuple[int, int, int, str]] = []
 
     def load(self) -> None:
         """Read the row, at the beginning of a transaction, if another connection may have changed it."""
@@ -75,6 +76,7 @@ class Log:
 
     def save(self) -> None:
         """Write the row if it changed, at the end of a transaction."""
+        self.flush()
         row = (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
             self.epoch, self.counter, self.numbers, self.effects_waiting, self.serving,
@@ -83,6 +85,16 @@ class Log:
         if row != self._loaded:
             self._con.execute(_SAVE, row)
             self._loaded = row
+
+    def flush(self) -> None:
+        """Write new events: the statements that follow read them."""
+        if self._unwritten:
+            self._con.executemany(_APPEND, self._unwritten)
+            self._unwritten.clear()
+
+    def forget(self) -> None:
+        """The transaction was rolled back."""
+        self._unwritten.clear()
 
     def slew(self, instant_us: int, wall_us: int) -> None:
         """Let the store's time come nearer to civil time: it runs up to a tenth faster or slower, and never jumps."""
@@ -105,7 +117,7 @@ class Log:
         """Void `name`, for everybody, from here on."""
         self.position += 1
         self.event_id = self._entropy.getrandbits(63)
-        self._con.execute(_APPEND, (self.position, self.event_id, scope.value, name))
+        self._unwritten.append((self.position, self.event_id, scope.value, name))
         if scope is not Scope.KEY:
             self._con.execute(_MARK, (scope.value, name, self.position))
             self.last_mark = self.position
@@ -120,6 +132,7 @@ class Log:
         """Tell what came after `since`, of one name only the last event, or `reset`."""
         if since.position == self.position and since.event_id == self.event_id:
             return News(Cursor(self.position, self.event_id), epoch=self.epoch)
+        self.flush()
         return news(self._con, (self.position, self.event_id, self.before_position, self.before_id, self.epoch), since)
 
     def trim(self) -> int:
@@ -128,6 +141,7 @@ class Log:
         trimmed = last - self.before_position
         if trimmed <= 0:
             return 0
+        self.flush()
         tags = self._con.execute(
             "SELECT e.position, e.name FROM events AS e JOIN marks AS m"
             " ON m.scope = e.scope AND m.name = e.name AND m.position = e.position"
@@ -144,6 +158,7 @@ class Log:
 
     def lose(self, events: int) -> None:
         """Forget the last events and begin a new epoch, as a store that lost its memory does (P20)."""
+        self.flush()
         self.position = max(self.before_position, self.position - events)
         self._con.execute("DELETE FROM marks WHERE position > ?", (self.position,))
         self._con.execute("DELETE FROM events WHERE position > ?", (self.position,))

@@ -11,12 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from selaras._core.jobs.job import Admission, Claim, NewJob, Settled, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._stores.sqlite import rows
-from selaras._stores.sqlite.connection import Connection
+from selaras._stores.sqlite.connection import Connection, as_list
 from selaras._stores.sqlite.jobs import ENTER_LANE, LEAVE_LANE, Jobs
 from selaras._stores.sqlite.log import Log
 from selaras._stores.sqlite.schema import STATES
@@ -32,9 +30,10 @@ ENTER: Final = f"""
     WHERE j.number > ? AND j.state = {STATES[JobState.READY]}
 """
 TAKE: Final = """
-    INSERT INTO runs (number, instance, fence, turn, started_us) SELECT value, ?, ? + key, ?, ? FROM json_each(?)
+    INSERT INTO runs (number, instance, fence, turn, started_us)
+    SELECT value, ?, ? + key, ?, ? FROM json_each(?) WHERE value IS NOT NULL
 """
-"""Numbers in the order of their fences, which follow each other from the given one on."""
+"""Numbers in the order of their fences, which follow each other from the given one on; null: another has that fence."""
 
 CLEAR_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place <= ?"
 LAY_ASIDE: Final = (
@@ -54,8 +53,6 @@ LEAVE: Final = "DELETE FROM runs WHERE number IN (SELECT value FROM json_each(?)
 CLAIMED: Final = "SELECT id, task, payload, meta, queue, priority, created_us FROM jobs WHERE number = ?"
 _SUCCEEDED: Final = STATES[JobState.SUCCEEDED]
 _SCHEDULED: Final = STATES[JobState.SCHEDULED]
-
-_encode: Final = msgspec.json.encode
 
 _KNOWN_MOST: Final = 100_000
 
@@ -118,6 +115,7 @@ class PlainJobs:
                 self._jobs.lanes.code(queue)  # there must be one
                 if count:
                     self._jobs.count(queue, _SCHEDULED, count)
+                    self._jobs.scheduled()
             self._con.execute(ENTER, (before,))
             return admissions
         # Some ids are known already: all of this batch goes the long way.
@@ -140,56 +138,86 @@ class PlainJobs:
 
     def lay_aside(self, strangers: Sequence[Candidate]) -> None:
         """No worker here knows their tasks: they wait apart for one that does."""
+        self._jobs.flush()
         lane = self._jobs.lanes.code
         self._jobs.drop([row[1] for row in strangers])
         self._con.executemany(LAY_ASIDE, [(row[0],) for row in strangers])
         self._con.executemany(LEAVE_LANE, [(row[6], row[4], row[5]) for row in strangers])
         self._con.executemany(ENTER_LANE, [(lane(row[10], row[2]), row[4], row[5], row[0]) for row in strangers])
 
-    def take(self, taken: Sequence[Candidate], fence: int, holder: int, turn: int, now: int) -> None:
-        """Hand out plain jobs, the first with this fence. Whatever stood before them in their lanes is gone too."""
-        self._con.execute(TAKE, (holder, fence, turn, now, _encode([row[0] for row in taken]).decode()))
-        last = {(row[6], row[4]): row[5] for row in taken}
-        for (lane, priority), place in last.items():
-            self._con.execute(CLEAR_LANE, (lane, priority, place))
+    def take(self, taken: Sequence[tuple[Candidate, int]], holder: int, turn: int, now: int) -> None:
+        """Hand out plain jobs, each with its fence, in the order of these."""
+        first = taken[0][1]
+        numbers: list[int | None] = []
+        for row, fence in taken:
+            numbers.extend([None] * (fence - first - len(numbers)))
+            numbers.append(row[0])
+        self._con.execute(TAKE, (holder, first, turn, now, as_list(numbers)))
         if len(self._known) > _KNOWN_MOST:
             self._known.clear()
-        self._jobs.drop([row[1] for row in taken])
-        self._known.update(zip(range(fence, fence + len(taken)), taken, strict=True))
+        self._jobs.drop([row[1] for row, _ in taken])
+        self._known.update([(fence, row) for row, fence in taken])
+
+    def clear_lanes(self, up_to: dict[tuple[int, int], int]) -> None:
+        """Take out of lanes, at these priorities, all places up to these: what stood there was taken or laid aside."""
+        for (lane, priority), place in up_to.items():
+            self._con.execute(CLEAR_LANE, (lane, priority, place))
 
     def settle(self, instance: str, holder: int, settlements: Sequence[Settlement], now: int) -> list[Settled]:
-        """End attempts; runs of plain successes as one batch each. `holder`: the number of the instance."""
+        """End attempts. `holder`: the number of the instance.
+
+        Plain successes are one batch, before the others: the end of a plain job changes nothing that the end of another
+        one asks for. But a child may wait for a job that ends after its parent; so those keep their order.
+        """
         known, succeed = self._known, JobEvent.SUCCEED
         settled: list[Settled] = []
-        run: list[tuple[Settlement, Candidate]] = []
-        self._jobs.read_ahead([one.job for one in settlements if one.fence not in known])
+        some: list[Settlement] = []
+        claimed: list[Candidate | None] = []  # of `some`: those that are a plain success
+        self._jobs.read_ahead_of([one for one in settlements if one.fence not in known])
         for one in settlements:
-            claimed = known.pop(one.fence, None)
-            if claimed is not None and one.event is succeed and one.job == claimed[1] and not _has_effects(one):
-                run.append((one, claimed))
-                continue
-            if run:
-                settled += self._succeed(instance, holder, run, now)
-                run = []
-            settled.append(self._jobs.settle(instance, one, now))
-        if run:
-            settled += self._succeed(instance, holder, run, now)
-        return settled
+            if one.children and some:
+                settled += self._settle_some(instance, holder, some, claimed, now)
+                some, claimed = [], []
+            row = known.pop(one.fence, None)
+            is_plain = row is not None and one.event is succeed and one.job == row[1] and not _has_effects(one)
+            some.append(one)
+            claimed.append(row if is_plain else None)
+            if one.children:
+                settled += self._settle_some(instance, holder, some, claimed, now)
+                some, claimed = [], []
+        return settled + self._settle_some(instance, holder, some, claimed, now)
 
-    def _succeed(self, instance: str, holder: int, run: list[tuple[Settlement, Candidate]], now: int) -> list[Settled]:
+    def _settle_some(
+        self,
+        instance: str,
+        holder: int,
+        settlements: list[Settlement],
+        claimed: list[Candidate | None],
+        now: int,
+    ) -> list[Settled]:
+        run = [(one, row) for one, row in zip(settlements, claimed, strict=True) if row is not None]
+        if run and not self._succeed(holder, run, now):
+            claimed = [None] * len(settlements)
+        settle, state = self._jobs.settle, JobState.SUCCEEDED
+        return [
+            settle(instance, one, now) if row is None else Settled(one.job, one.fence, state)
+            for one, row in zip(settlements, claimed, strict=True)
+        ]
+
+    def _succeed(self, holder: int, run: list[tuple[Settlement, Candidate]], now: int) -> bool:
+        """Let plain jobs succeed. Returns False, and then nothing was done, if one is no longer ours or no longer plain."""
         self._jobs.flush()
         execute = self._con.execute
-        numbers = _encode([row[0] for _, row in run]).decode()
-        fences = _encode([one.fence for one, _ in run]).decode()
+        numbers = as_list([row[0] for _, row in run])
+        fences = as_list([one.fence for one, _ in run])
         alike = _told(run[0][0])
         execute("SAVEPOINT plain")
         succeeded = execute(SUCCEED, (now, now, *alike, numbers, fences, holder)).rowcount
         if succeeded < len(run):
-            # One is no longer ours, or no longer plain: all of this batch goes the long way.
             execute("ROLLBACK TO plain")
-            execute("RELEASE plain")
-            return [self._jobs.settle(instance, one, now) for one, _ in run]
         execute("RELEASE plain")
+        if succeeded < len(run):
+            return False
         execute(LEAVE, (numbers,))
         self._jobs.drop([one.job for one, _ in run])
         others = [(*_told(one), row[0]) for one, row in run if _told(one) != alike]
@@ -197,8 +225,7 @@ class PlainJobs:
             self._con.executemany(DIFFER, others)
         for queue, many in Counter([row[10] for _, row in run]).items():
             self._jobs.count(queue, _SUCCEEDED, many)
-        state = JobState.SUCCEEDED
-        return [Settled(one.job, one.fence, state) for one, _ in run]
+        return True
 
 
 def _told(one: Settlement) -> tuple[str, bytes | None, bytes | None]:

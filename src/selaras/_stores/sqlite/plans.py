@@ -33,6 +33,10 @@ HOT: Final = {
     "cancels": steps.CANCELS,
     "hit": cells.HIT,
     "look at a key": cells.CELL,
+    "keys": cells.CELLS_AHEAD,
+    "intents on keys": cells.INTENTS_AHEAD,
+    "intents of jobs": cells.OWNED,
+    "lines": jobs.LINES_AHEAD,
 }
 
 

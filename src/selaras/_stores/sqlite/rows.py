@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -45,6 +45,15 @@ BY_ID: Final = f"{SELECT} WHERE j.id = ?"
 BY_IDS: Final = f"{SELECT} WHERE j.id IN (SELECT value FROM json_each(?))"
 INSERT: Final = f"INSERT INTO jobs ({', '.join(_WIDE)}) VALUES ({', '.join('?' * len(_WIDE))})"
 UPDATE: Final = f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in _WIDE[2:])} WHERE number = ?"
+MOVE: Final = "UPDATE jobs SET state = ?, place = ?, ready_us = ? WHERE number = ?"
+"""Of a job that waits, and nothing of it has changed but where."""
+
+HAND_OUT: Final = f"""
+    UPDATE jobs SET state = {STATES[JobState.RUNNING]}, plain = 0, lane = '', fence = 0, attempt = 0, started_us = 0,
+        reason = '', error = NULL, progress = NULL WHERE number = ?
+"""
+"""Of a job that waits no more: how it stands is kept elsewhere."""
+
 RUN: Final = f"INSERT OR REPLACE INTO runs ({', '.join(_RUN)}) VALUES ({', '.join('?' * len(_RUN))})"
 END: Final = f"INSERT OR REPLACE INTO ends ({', '.join(_END)}) VALUES ({', '.join('?' * len(_END))})"
 
@@ -98,17 +107,21 @@ _COUNTED_THEMSELVES: Final = (_READY, _RUNNING)
 _TASK: Final = KINDS[JobKind.TASK]
 
 
-class Kept(NamedTuple):
-    """A job as the tables have it, a row each; None where it has none. `counted`: its queue and state in `counts`."""
+@dataclass(slots=True)
+class Kept:
+    """Where the tables have a job, so that only what differs is written.
 
-    wide: tuple[Value, ...] | None = None
-    ready: tuple[int, int, int, int] | None = None
+    Attributes:
+        state: as `jobs` has it; -1: it is not there yet.
+        ready, run, end: its rows there; None where it has none.
+        counted: its queue and state in `counts`.
+    """
+
+    state: int = -1
+    ready: tuple[Value, ...] | None = None
     run: tuple[Value, ...] | None = None
     end: tuple[Value, ...] | None = None
     counted: tuple[str, int] | None = None
-
-
-_NOWHERE: Final = Kept()
 
 
 @dataclass(slots=True)
@@ -160,7 +173,8 @@ class Row:
     left: tuple[str, ...] = ()  # keys elsewhere on which such attempts left their intents
     registered_us: int = 0  # when its parents elsewhere were last told of it; 0: it has none
     asker: str = ""  # the instance that asked for this scope or lock
-    kept: Kept = _NOWHERE
+    kept: Kept = field(default_factory=Kept)
+    is_altered: bool = False  # more has changed than where it waits, or who runs it
 
     def renew(self, new: NewJob) -> None:
         """Take everything of a request but its id."""
@@ -210,7 +224,8 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
         number, job, kind, _, awaited, priority, place, ready_us, lost, joined, created_us, due_us, expires_us,
         result_ttl_us, strayed_us, cancel_requested, queue, task, lane, line, unique, payload, meta, more,
         asker, registered_us, state, fence, attempt, started_us, reason, error, progress,
-    ) = wide = kept[:_RUN_AT]  # fmt: skip
+    ) = kept[:_RUN_AT]  # fmt: skip
+    wide_state = state
     run, end, instance = kept[_RUN_AT:_END_AT], kept[_END_AT:-1], kept[-1]
     holder = turn = ended_us = keep_until_us = 0
     result: bytes | None = None
@@ -226,7 +241,7 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
         payload, meta, result=result, error=error, progress=progress, asker=asker, registered_us=registered_us,
     )  # fmt: skip
     row.kept = Kept(
-        wide,
+        wide_state,
         (lane_of(queue, lane), priority, place, number) if state == _READY and kind == _TASK else None,
         run if run[0] is not None else None,
         end if end[0] is not None else None,
@@ -241,41 +256,36 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
     return row
 
 
-def kept_of(row: Row, lane: int) -> Kept:
-    """Return what the tables have to keep of a row; `lane`: the code of its lane."""
+def wide_of(row: Row) -> tuple[Value, ...]:
+    """Return what `jobs` keeps of a row. Of one that waits no more how it stands is kept elsewhere."""
     state = STATES[row.state]
-    number, is_task = row.number, row.kind is JobKind.TASK
-    waits = state <= _READY
-    run: tuple[Value, ...] | None = None
-    end: tuple[Value, ...] | None = None
-    if state == _RUNNING:
-        run = (
-            number, row.holder, row.fence, row.turn, row.started_us, row.attempt, False, row.cancel_requested,
-            row.reason, row.error, row.progress,
-        )  # fmt: skip
-    elif not waits:
-        end = (
-            number, state, row.fence, row.attempt, row.started_us, row.ended_us, row.keep_until_us, row.reason, row.error,
-            row.progress, row.result,
-        )  # fmt: skip
-    return Kept(
-        _wide_of(row, state) if waits else _wide_of_former(row),
-        (lane, row.priority, row.place, number) if state == _READY and is_task else None,
-        run,
-        end,
-        (row.queue, state) if is_task and state not in _COUNTED_THEMSELVES else None,
-    )
-
-
-def _wide_of(row: Row, state: int) -> tuple[Value, ...]:
+    if state > _READY:
+        return (*_facts_of(row, plain=False), _RUNNING, 0, 0, 0, "", None, None)
     return (
         *_facts_of(row, plain=_is_never_tried(row)), state, row.fence, row.attempt, row.started_us, row.reason, row.error, row.progress,
     )  # fmt: skip
 
 
-def _wide_of_former(row: Row) -> tuple[Value, ...]:
-    """Of a job that waits no more: how it stands is kept elsewhere."""
-    return (*_facts_of(row, plain=False), _RUNNING, 0, 0, 0, "", None, None)
+def counted_of(row: Row) -> tuple[str, int] | None:
+    """Return under which queue and state `counts` has a row."""
+    state = STATES[row.state]
+    return (row.queue, state) if row.kind is JobKind.TASK and state not in _COUNTED_THEMSELVES else None
+
+
+def run_of(row: Row) -> tuple[Value, ...]:
+    """Return what `runs` keeps of a row."""
+    return (
+        row.number, row.holder, row.fence, row.turn, row.started_us, row.attempt, False, row.cancel_requested,
+        row.reason, row.error, row.progress,
+    )  # fmt: skip
+
+
+def end_of(row: Row) -> tuple[Value, ...]:
+    """Return what `ends` keeps of a row."""
+    return (
+        row.number, STATES[row.state], row.fence, row.attempt, row.started_us, row.ended_us, row.keep_until_us, row.reason,
+        row.error, row.progress, row.result,
+    )  # fmt: skip
 
 
 def _facts_of(row: Row, *, plain: bool) -> tuple[Value, ...]:

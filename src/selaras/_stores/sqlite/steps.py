@@ -147,7 +147,7 @@ class Steps:
         version = self._execute(_VERSION).fetchone()[0]
         if version != self._version:
             self._version = version
-            self._jobs.forget_running()
+            self._jobs.forget_held_on()
             self._log.load()
 
     @property
@@ -164,6 +164,7 @@ class Steps:
         """The transaction was rolled back."""
         self._version = -1
         self._jobs.forget_all()
+        self._log.forget()
         self.rings.clear()
 
     def _now(self) -> int:
@@ -214,7 +215,7 @@ class Steps:
             taken, more = self._claim(request, holder, now, limit=request.limit)
             position = self._log.position
             claims = tuple([_claim(one, position) for one in taken])
-            told[request.number] = msgspec.Raw(_encode(_reply(position, settled, taken)))
+            told[request.number] = msgspec.Raw(_encode(_reply(position, settled, taken, claims)))
             self._replies.keep(instance, request.number, (settled, claims))
         else:
             more = self._claim(request, holder, now, limit=0)[1]
@@ -238,7 +239,7 @@ class Steps:
     def _claim(self, request: TurnRequest, holder: int, now: int, *, limit: int) -> tuple[list[Taken], bool]:
         """Claim up to `limit` jobs: plain ones as (row, fence). Returns them, and whether more could be claimed."""
         taken: list[Taken] = []
-        self._jobs.flush()
+        self._jobs.flush_ready()
         lanes = self._plain.lanes(request.queues, request.tasks)
         while lanes:
             most = limit - len(taken) + 1
@@ -248,7 +249,7 @@ class Steps:
                 return taken, True
             if len(found) < most and done is not None:
                 return taken, False
-            self._jobs.flush()
+            self._jobs.flush_ready()
         return taken, False
 
     def _take(
@@ -263,38 +264,39 @@ class Steps:
     ) -> bool | None:
         """Take what was found, in order. Returns True: more is left; None: what comes next must be looked up again."""
         jobs, instance, turn, tasks = self._jobs, request.instance, request.number, request.tasks
-        plain: list[Candidate] = []
-        first = 0
+        plain: list[tuple[Candidate, int]] = []
         unknown: list[Candidate] = []
-        left: bool | None = False
+        up_to: dict[tuple[int, int], int] = {}  # (lane, priority) -> the last place that was taken
+        late: Candidate | None = None
+        left = False
         room = limit - len(taken)
-        jobs.read_ahead([row[1] for row in found if not row[3]])
+        jobs.read_ahead_claims([row[1] for row in found[:room] if not row[3]])
         for row in found:
             if row[2] not in tasks:
                 unknown.append(row)
-            elif not room:
+                continue
+            if not room:
                 left = True
                 break
-            elif 0 < row[7] <= now:
-                jobs.expire_one(jobs.known(row[1]), now)  # its line goes on with another
-                left = None
+            if 0 < row[7] <= now:
+                late = row
                 break
+            room -= 1
+            up_to[row[6], row[4]] = row[5]
+            if row[3]:
+                one = (row, self._log.next_stamp(now))
+                plain.append(one)
+                taken.append(one)
             else:
-                room -= 1
-                if row[3]:
-                    fence = self._log.next_stamp(now)
-                    first = first or fence
-                    plain.append(row)
-                    taken.append((row, fence))
-                    continue
-                if plain:
-                    self._plain.take(plain, first, holder, turn, now)
-                    plain, first = [], 0
-                taken.append(jobs.claim(jobs.known(row[1]), instance, holder, turn, now))
+                taken.append(jobs.claim(jobs.taken_from_lane(row[1]), instance, holder, turn, now))
         if unknown:
             self._plain.lay_aside(unknown)
         if plain:
-            self._plain.take(plain, first, holder, turn, now)
+            self._plain.take(plain, holder, turn, now)
+        self._plain.clear_lanes(up_to)
+        if late is not None:
+            jobs.expire_one(jobs.known(late[1]), now)  # its line goes on with another
+            return None
         return left
 
     def _tell_again(self, request: TurnRequest, kept: msgspec.Raw) -> Told:
@@ -625,9 +627,9 @@ def _claim(one: Taken, position: int) -> Claim:
     return claim_of(*one, position)
 
 
-def _reply(position: int, settled: Sequence[Settled], taken: Sequence[Taken]) -> _Reply:
+def _reply(position: int, settled: Sequence[Settled], taken: Sequence[Taken], claims: Sequence[Claim]) -> _Reply:
     return _Reply(
         position,
         [None if one.state is JobState.SUCCEEDED and not one.stored and not one.children else one for one in settled],
-        [structs.replace(one, position=position) if isinstance(one, Claim) else (one[0][0], one[1]) for one in taken],
+        [claim if isinstance(one, Claim) else (one[0][0], one[1]) for one, claim in zip(taken, claims, strict=True)],
     )

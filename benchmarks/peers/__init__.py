@@ -1,0 +1,1 @@
+"""Selaras and the job queues beside it, measured in one run: `python -m benchmarks.peers`."""

@@ -1,0 +1,43 @@
+"""Its Python port: uvloop, concurrency 100, removeOnComplete; in batches by addBulk, a pipeline."""
+# /// script
+# dependencies = ["bullmq", "hiredis", "uvloop", "cashews[redis]"]
+# [tool.peer]
+# jobs = 6000
+# ///
+
+import uvloop
+from bullmq import Queue, Worker
+
+from benchmarks.peers import bodies
+
+queue = None
+once = {"removeOnComplete": True}
+
+
+async def open():
+    global queue
+    queue = Queue("peers", {"connection": bodies.URL})
+
+
+async def close():
+    await queue.close()
+
+
+async def enqueue(load, *arguments):
+    await queue.add(load, {"arguments": arguments}, once)
+
+
+async def enqueue_many(load, many):
+    await queue.addBulk([{"name": load, "data": {"arguments": arguments}, "opts": once} for arguments in many])
+
+
+async def process(job, token):
+    await getattr(bodies, job.name)(*job.data["arguments"])
+
+
+def work(load):
+    async def run():
+        worker = Worker("peers", process, {"connection": bodies.URL, "concurrency": 100, "autorun": False})
+        await worker.run()
+
+    uvloop.run(run())

@@ -1,0 +1,21 @@
+"""Looks at a store from outside, without opening or changing it."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from selaras._app.opening import Address
+from selaras._contracts.clock import Clock
+from selaras._contracts.finding import Finding, fine
+from selaras._stores.sqlite.checkup import check_up as check_up_sqlite
+
+
+async def check_up(address: Address, clock: Clock) -> tuple[Finding, ...]:
+    """Look at the store of an address, whatever state it is in."""
+    versions = f"selaras {version('selaras')}, Python {platform.python_version()}"
+    first = fine("versions", "", versions)
+    said = int(address.options.get("partitions") or 0) or None
+    return (first, *await asyncio.to_thread(lambda: tuple(check_up_sqlite(Path(address.path), said))))

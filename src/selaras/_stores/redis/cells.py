@@ -1,0 +1,390 @@
+"""The shared tier of one partition, seen from Python: values lie in keys of their own, all else in the scripts' hashes.
+
+    fill, settle    SET v:<key> = id + value ─> script: the entry names the id
+    read            script: the entry ─> GET v:<key>: the id is the entry's?  yes: a hit
+                                                                 no: look again, without that entry
+
+A value has a random id before it, which its entry names. So values may come and go as the server likes: a value that
+was evicted, replaced, or written for an entry that was refused, is never taken for another; it is only missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from asyncio import AbstractEventLoop, Future, Task
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from struct import Struct
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from selaras._contracts.partition import (
+    CacheStats,
+    Fill,
+    FillReply,
+    Invalidation,
+    Owner,
+    Planted,
+    ReadReply,
+    ReadRequest,
+)
+from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
+from selaras._core.cache.floors import PerKey
+from selaras._core.jobs.job import Put, Refusal
+from selaras._core.positions import START, Cursor, Event, News, Scope
+from selaras._stores.redis.caller import Caller, raw
+from selaras._stores.redis.lines import Command
+from selaras._stores.redis.wire import ReplyError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Shared = TypeVar("Shared")
+
+LOOKS_AGAIN: Final = 2
+"""So often a look whose value is not there is repeated; then it is a miss without a token."""
+
+TOGETHER_MOST: Final = 1_000
+"""Calls that meet are sent together up to so many items: one script must not keep the others waiting."""
+
+_FEW_EVENTS: Final = 8
+"""So many events of the log's end are asked for without knowing how many there are to be told."""
+
+_KEEP_MS: Final = 30 * 86_400_000
+"""How long a value without an end is kept by the server."""
+
+_SLACK_MS: Final = 10_000
+"""How much longer than its entry a value is kept: the entry says when it is over, and its clock is another one."""
+
+_CURSOR: Final = Struct(">dd")  # as events begin
+_EPOCH: Final = Struct(">d")  # as the ledger begins
+_ROW: Final = Struct(">16sddI8s")  # stamp, position, until_us | size, id of the value
+_TAIL: Final = Struct(">I8s")
+_EMPTY: Final = bytes(8)
+"""The id of the empty value, which is not kept anywhere."""
+
+_SCOPES: Final = {b"%d" % scope: scope for scope in Scope}
+_VERSION_SHIFT: Final = 1 << 63
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(tuple[int, str | None, str, tuple[str, ...]]).decode
+
+Packed = tuple[str, int, msgspec.Raw]
+"""A put as scripts take it: key, expires_in_us, and what they keep of the entry without reading it."""
+
+
+# -- what goes over the wire
+
+
+def hex_of(number: int) -> str:
+    """Return a fence, token or stamp as scripts have it: text that sorts."""
+    return format(number, "016x")
+
+
+def versions_of(versions: PerKey) -> list[tuple[str, str]]:
+    """Return floors as scripts take them."""
+    return [(key, _version_text(version)) for key, version in versions]
+
+
+def names_of(names: Invalidation) -> tuple[Any, ...]:
+    """Return an invalidation as scripts take it."""
+    return (names.keys, names.tags, names.families, versions_of(names.versions), names.closes)
+
+
+def owner_of(owner: Owner) -> tuple[int, str, str]:
+    """Return an owner as scripts take it."""
+    return (owner.home, owner.job, hex_of(owner.fence))
+
+
+def packed(put: Put, name: bytes) -> Packed:
+    """Return a put as scripts take it. `name`: the random id of its value."""
+    version = None if put.version is None else _version_text(put.version)
+    known = _encode((put.checksum, version, put.family, put.tags))
+    return put.key, put.expires_in_us, raw(_TAIL.pack(len(put.value), name) + known)
+
+
+def decode_news(told: list[Any], since: Cursor) -> News:
+    """Read what a script tells of the log."""
+    position, event_id, epoch, reset, events = told
+    return News(Cursor(position, event_id), _later(events, since) if events else (), bool(reset), epoch)
+
+
+def _later(told: list[bytes], since: Cursor) -> tuple[Event, ...]:
+    """Read events as they lie in the log, from the one at the cursor on. Of one name only the last is told."""
+    last: dict[bytes, Event] = {}
+    for at, event in enumerate(told):
+        if at:
+            name = event[_CURSOR.size :]
+            last.pop(name, None)
+            last[name] = Event(since.position + at, _SCOPES[name[:1]], name[1:].decode())
+    return tuple(last.values())
+
+
+def intents_of(shown: Iterable[list[Any]]) -> tuple[Intent, ...]:
+    """Read intents as `cells_shown` and `cells_orphans` tell them."""
+    return tuple(
+        Intent(key.decode(), home, job.decode(), int(fence, 16), bool(clean), until_us)
+        for key, home, job, fence, clean, until_us in shown
+    )
+
+
+def _version_text(version: int) -> str:
+    return hex_of(version + _VERSION_SHIFT)
+
+
+def _version(text: bytes | str | None) -> int | None:
+    return None if text is None else int(text, 16) - _VERSION_SHIFT
+
+
+# -- calls that meet
+
+
+class Gathered(Generic[Item, Result, Shared]):
+    """Calls that are made in one turn of a loop, with one cursor, go out as one.
+
+    `send` gets the items of all and returns a result an item, and what is told to all alike, such as the news.
+    """
+
+    def __init__(self, send: Callable[[list[Item], Cursor], Awaitable[tuple[Sequence[Result], Shared]]]) -> None:
+        self._send = send
+        self._open: dict[tuple[AbstractEventLoop, Cursor], _Meeting[Item, Result, Shared]] = {}
+        self._under_way: set[Task[None]] = set()
+
+    async def __call__(self, items: Sequence[Item], since: Cursor) -> tuple[Sequence[Result], Shared]:
+        """Return the results of these items. One caller's being cancelled does not disturb the others."""
+        loop = asyncio.get_running_loop()
+        at = (loop, since)
+        meeting = self._open.get(at)
+        if meeting is None or len(meeting.items) + len(items) > TOGETHER_MOST:
+            meeting = self._open[at] = _Meeting()
+            loop.call_soon(self._begin, at, meeting)
+        return await meeting.join(items, loop)
+
+    def _begin(self, at: tuple[AbstractEventLoop, Cursor], meeting: _Meeting[Item, Result, Shared]) -> None:
+        if self._open.get(at) is meeting:
+            del self._open[at]
+        task = at[0].create_task(meeting.hold(self._send, at[1]))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+
+class _Meeting(Generic[Item, Result, Shared]):
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self._callers: list[tuple[int, int, Future[tuple[Sequence[Result], Shared]]]] = []
+
+    def join(self, items: Sequence[Item], loop: AbstractEventLoop) -> Future[tuple[Sequence[Result], Shared]]:
+        future: Future[tuple[Sequence[Result], Shared]] = loop.create_future()
+        first = len(self.items)
+        self.items += items
+        self._callers.append((first, len(self.items), future))
+        return future
+
+    async def hold(
+        self, send: Callable[[list[Item], Cursor], Awaitable[tuple[Sequence[Result], Shared]]], since: Cursor
+    ) -> None:
+        try:
+            results, shared = await send(self.items, since)
+        except BaseException as error:
+            for _, _, future in self._callers:
+                if not future.done():
+                    future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for first, last, future in self._callers:
+            if not future.done():
+                future.set_result((results[first:last], shared))
+
+
+# -- the verbs
+
+
+class Cells:
+    """The cache's verbs; see `Partition`. All of them bear being repeated: twice is once, or a miss."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._index = caller.index
+        self._value_key = caller.key("v:")
+        # In a cluster a command over several keys is refused while their slot moves; one over one key never is.
+        self._one_by_one = caller.link.common.address.shape == "cluster"
+        self._reads = Gathered[ReadRequest, Look, News](self._read)
+        self._fills = Gathered[Fill, "tuple[int, int] | None", News](self._fill)
+
+    # -- readers
+
+    async def read(self, requests: Sequence[ReadRequest], since: Cursor) -> ReadReply:
+        """See `Partition`."""
+        looks, news = await self._reads(requests, since)
+        return ReadReply(tuple(looks), news)
+
+    async def _read(self, requests: Sequence[ReadRequest], since: Cursor) -> tuple[Sequence[Look], News]:
+        looks, told = await self._look(requests, since)
+        for _ in range(LOOKS_AGAIN):
+            gone = [place for place, look in enumerate(looks) if look.__class__ is bytes]
+            if not gone:
+                break
+            # All that was found before stays true at the first tail, and what is found now is true at a later one.
+            again = [_without(requests[place], looks[place]) for place in gone]
+            for place, look in zip(gone, (await self._look(again, START))[0], strict=True):
+                looks[place] = look
+        found: list[Look] = [Busy(0) if look.__class__ is bytes else look for look in looks]
+        return found, decode_news(told, since)
+
+    async def _look(self, requests: Sequence[ReadRequest], since: Cursor) -> tuple[list[Any], list[Any]]:
+        """Look once. In place of a look whose value is not there stands the entry's row."""
+        asked: list[str | int] = []
+        for one in requests:
+            asked += (one.key, one.lease_us, hex_of(one.distrust) if one.distrust else "")
+        _, (told, looks), values = await self._caller.among(
+            (), "read", asked, since, self._gets([one.key for one in requests]), urgent=True, repeats=True
+        )
+        if not self._one_by_one:
+            values = values[0]
+        return [_look_of(look, value) for look, value in zip(looks, values, strict=True)], told
+
+    async def values(self, rows: Sequence[tuple[str, bytes]]) -> list[bytes | None]:
+        """Fetch the values of entries, given (key, row); None where it was evicted or replaced."""
+        if not rows:
+            return []
+        values = await self._caller.link.pipeline(self._index, self._gets([key for key, _ in rows]))
+        if not self._one_by_one:
+            values = values[0]
+        return [value_of(row, value) for (_, row), value in zip(rows, values, strict=True)]
+
+    def _gets(self, keys: Sequence[str]) -> Sequence[Command]:
+        names = [self._value_key + key for key in keys]
+        return [("GET", name) for name in names] if self._one_by_one else [("MGET", *names)]
+
+    async def events_since(self, since: Cursor) -> News:
+        """See `Partition`."""
+        # Mostly little has happened, and two plain commands tell that for less than a script. What the log got between
+        # them is just newer than the ledger, and is told, too.
+        ledger, told = await self._caller.link.pipeline(
+            self._index,
+            (("HGET", self._caller.key("meta"), "ledger"), ("LRANGE", self._caller.key("log"), -_FEW_EVENTS, -1)),
+            urgent=True,
+        )
+        at = _CURSOR.pack(since.position, since.event_id)
+        for first in range(len(told) - 1, -1, -1):
+            if told[first].startswith(at) and since.position and ledger is not None:
+                position, event_id = _CURSOR.unpack_from(told[-1])
+                tail = Cursor(int(position), int(event_id))
+                return News(tail, _later(told[first:], since), epoch=int(_EPOCH.unpack_from(ledger)[0]))
+        (told,) = await self._caller.ask("events", None, since, urgent=True, repeats=True)
+        return decode_news(told, since)
+
+    # -- loads
+
+    async def fill(self, fills: Sequence[Fill], since: Cursor) -> FillReply:
+        """See `Partition`."""
+        stored, news = await self._fills(fills, since)
+        return FillReply(tuple(stored), news)
+
+    async def _fill(self, fills: Sequence[Fill], since: Cursor) -> tuple[Sequence[tuple[int, int] | None], News]:
+        asked: list[str | int | msgspec.Raw] = []
+        sets: list[Command] = []
+        places: list[int] = []
+        for place, one in enumerate(fills):
+            packed, command = self.pack(one.put)
+            asked += (*packed, hex_of(one.token))
+            if command is not None:
+                sets.append(command)
+                places.append(place)
+        set_up, (told, stored), _ = await self._caller.among(sets, "fill", asked, since, (), urgent=True, repeats=True)
+        found = [None if at is None else (at[0], int(at[1], 16)) for at in stored]
+        for place, reply in zip(places, set_up, strict=True):
+            if reply.__class__ is ReplyError:  # the server has no room for it: an entry without a value is a miss
+                found[place] = None
+        return found, decode_news(told, since)
+
+    async def extend_fills(self, tokens: Sequence[tuple[str, int]], lease_us: int) -> None:
+        """See `Partition`."""
+        await self._caller.ask("extend_fills", [lease_us, *_flat(tokens)], urgent=True, repeats=True)
+
+    async def abandon_fills(self, tokens: Sequence[tuple[str, int]]) -> None:
+        """See `Partition`."""
+        await self._caller.ask("abandon_fills", _flat(tokens), urgent=True, repeats=True)
+
+    # -- writers
+
+    def pack(self, put: Put) -> tuple[Packed, Command | None]:
+        """Return a put as scripts take it, and the command that must go before them."""
+        if not put.value:
+            return packed(put, _EMPTY), None
+        name = os.urandom(8)
+        keep_ms = put.expires_in_us // 1_000 + _SLACK_MS if put.expires_in_us else _KEEP_MS
+        return packed(put, name), ("SET", self._value_key + put.key, name + put.value, "PX", keep_ms)
+
+    def pack_all(self, puts: Iterable[Put]) -> tuple[list[Packed], list[Command]]:
+        """Return puts as scripts take them, and the commands that must go before them."""
+        packed = [self.pack(put) for put in puts]
+        return [put for put, _ in packed], [command for _, command in packed if command is not None]
+
+    async def invalidate(self, names: Invalidation, since: Cursor) -> News:
+        """See `Partition`."""
+        (told,) = await self._caller.ask("invalidate", names_of(names), since, repeats=True)
+        return decode_news(told, since)
+
+    async def plant(self, instance: str, owner: Owner, keys: Sequence[str], since: Cursor) -> Planted:
+        """See `Partition`."""
+        request = (instance, owner_of(owner), tuple(keys))
+        told, refused = await self._caller.ask("plant", request, since, repeats=True)
+        return Planted(decode_news(told, since), Refusal.LEASE_LOST if refused else None)
+
+    # -- inspection
+
+    async def cache_stats(self) -> CacheStats:
+        """See `Partition`. Of many entries or tokens a thousand are looked at, and the rest is reckoned from them."""
+        _, counts = await self._caller.ask("cache_stats", None, repeats=True)
+        return CacheStats(
+            **dict(
+                zip(("entries", "bytes", "intents", "tokens", "position", "log_length", "epoch"), counts, strict=True)
+            )
+        )
+
+    async def intents(self, key: str) -> tuple[Intent, ...]:
+        """See `Partition`."""
+        _, shown = await self._caller.ask("intents", key, repeats=True)
+        return intents_of(shown)
+
+
+def value_of(row: bytes, value: bytes | None) -> bytes | None:
+    """Return an entry's value, given its row and what lies in the value's key; None if that is another, or nothing."""
+    _, _, _, size, name = _ROW.unpack_from(row)
+    if not size:
+        return b""
+    if value is None or len(value) != size + 8 or not value.startswith(name):
+        return None
+    return value[8:]
+
+
+def entry_of(expires_in_us: int, row: bytes, value: bytes) -> Entry:
+    """Read an entry."""
+    stamp, position, _, _, _ = _ROW.unpack_from(row)
+    checksum, version, _, tags = _decode(memoryview(row)[_ROW.size :])
+    return Entry(value, int(position), int(stamp, 16), checksum, expires_in_us, tags, _version(version))
+
+
+def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
+    """Read a look; of a hit whose value is not there it returns the row."""
+    match look:
+        case [1, expires_in_us, row]:
+            found = value_of(row, value)
+            return row if found is None else Hit(entry_of(expires_in_us, row, found))
+        case [0, token, floor]:
+            return Miss(int(token, 16), _version(floor))
+        case [2, wait_us, floor]:
+            return Busy(wait_us, _version(floor))
+        case [_, floor]:
+            return Standing(_version(floor))
+        case _:
+            raise AssertionError(look)
+
+
+def _without(request: ReadRequest, row: bytes) -> ReadRequest:
+    return ReadRequest(request.key, request.family, request.lease_us, int(row[:16], 16))
+
+
+def _flat(tokens: Sequence[tuple[str, int]]) -> list[str]:
+    return [word for key, token in tokens for word in (key, hex_of(token))]
