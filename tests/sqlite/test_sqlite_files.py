@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from random import Random
 
@@ -83,15 +83,19 @@ async def test_another_program_s_database_is_left_alone(folder: Path, clock: Vir
             pass
 
 
-async def test_a_newer_schema_is_refused(folder: Path, clock: VirtualClock) -> None:
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [(99, r"schema 99.*upgrade selaras"), (1, r"schema 1,.*drain its jobs, then move the file away")],
+)
+async def test_another_schema_is_refused(folder: Path, clock: VirtualClock, version: int, advice: str) -> None:
     path = folder / "s.db"
     async with opened(path, clock):
         pass
     with sqlite3.connect(path) as con:
-        con.execute("UPDATE meta SET value = 99 WHERE name = 'version'")
+        con.execute("UPDATE meta SET value = ? WHERE name = 'version'", (version,))
     con.close()
 
-    with pytest.raises(StoreMismatch, match=r"schema 99.*upgrade selaras"):
+    with pytest.raises(StoreMismatch, match=advice):
         async with opened(path, clock):
             pass
 
@@ -101,7 +105,7 @@ async def test_another_number_of_partitions_is_refused(folder: Path, clock: Virt
     async with opened(path, clock, partitions=2):
         pass
 
-    with pytest.raises(StoreMismatch, match="open it with partitions=2"):
+    with pytest.raises(StoreMismatch, match=r"open it with \?partitions=2 in its URL"):
         async with opened(path, clock, partitions=3):
             pass
 
@@ -143,6 +147,36 @@ async def test_a_copy_put_back_in_place_begins_a_new_epoch(folder: Path, clock: 
 
     assert isinstance(again, Miss)
     assert again.token > look.token
+
+
+@pytest.mark.parametrize("first", ["read", "write"])
+async def test_a_copy_restored_into_an_open_file_begins_a_new_epoch(
+    folder: Path, clock: VirtualClock, first: str
+) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock) as partition:
+        await fill(partition, "k")
+        with closing(sqlite3.connect(folder / "backup.db")) as backup, closing(sqlite3.connect(path)) as con:
+            con.backup(backup)
+        tail = await partition.invalidate(Invalidation(("k",)), START)
+        look = (await partition.read([ReadRequest("k", "", SECOND)], tail.tail)).looks[0]
+        assert isinstance(look, Miss)
+
+        with closing(sqlite3.connect(folder / "backup.db")) as backup, closing(sqlite3.connect(path)) as con:
+            backup.backup(con)
+        asked = (
+            partition.read([ReadRequest("k")], tail.tail)
+            if first == "read"
+            else partition.enqueue([NewJob(id="a", task="work")], tail.tail)
+        )
+        with pytest.raises(StoreUnavailable, match="went back to an older state while it was open"):
+            await asked
+
+        again = await partition.read([ReadRequest("k", "", SECOND)], tail.tail)
+        assert again.news.reset
+        assert again.news.epoch == 1
+        assert isinstance(again.looks[0], Miss)
+        assert again.looks[0].token > look.token
 
 
 async def test_a_file_opened_again_goes_on_in_its_epoch(folder: Path, clock: VirtualClock) -> None:

@@ -26,7 +26,7 @@ CELL: Final = f"SELECT {_CELL} FROM (SELECT 1) {_STANDS}"
 """All that stands in the place of a key, in one row: it is given four times."""
 
 HIT: Final = """
-    SELECT l.position, l.event_id, l.epoch, l.last_mark, l.tag_floor, l.time_us, l.offset_us,
+    SELECT l.position, l.event_id, l.epoch, l.counter, l.last_mark, l.tag_floor, l.time_us, l.offset_us,
         e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value
     FROM ledger AS l CROSS JOIN entries AS e ON e.key = ?
     WHERE l.one = 1 AND NOT EXISTS (SELECT 1 FROM intents WHERE key = ?) AND NOT EXISTS (SELECT 1 FROM floors WHERE key = ?)

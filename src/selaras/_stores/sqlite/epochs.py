@@ -4,6 +4,8 @@ A file that was restored from a copy has another inode, and one that went throug
 lost its last commits: both show as a difference from what the file itself remembers. A copy that was put back in
 place, with the same inode, shows by its counter: it stands below the mark in a small file beside it (`<path>-mark`),
 which is written about once a second. Not noticed is a copy that is younger than the last mark of a process that crashed.
+A copy that is restored into a file in use, through SQLite, shows by the counter, too: it stands below what a process
+committed itself (`DatabaseFile.compare`).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class DatabaseFile:
         self._epoch = 0
         self._looked_ns = 0
         self._time_us = 0
-        self._reached = 0  # the highest counter that was committed here
+        self.furthest = 0  # the highest counter that was committed here: what is read later stands at least there
         self._marked_ns = 0
 
     def open(self, *, writes: bool) -> Connection:
@@ -82,7 +82,7 @@ class DatabaseFile:
 
     def reached(self, counter: int) -> None:
         """Note, now and then, how far the file has come: a commit has brought it here."""
-        self._reached = max(self._reached, counter)
+        self.furthest = max(self.furthest, counter)
         now_ns = self.clock.instant_ns()
         if not 0 <= now_ns - self._marked_ns < MARK_EVERY_NS:
             self.mark(now_ns)
@@ -90,8 +90,21 @@ class DatabaseFile:
     def mark(self, now_ns: int = 0) -> None:
         """Write down how far the file has come."""
         self._marked_ns = now_ns
-        if self._identity and self._reached > epochs.mark_of(self.path):
-            epochs.set_mark(self.path, self._reached)
+        if self._identity and self.furthest > epochs.mark_of(self.path):
+            epochs.set_mark(self.path, self.furthest)
+
+    def compare(self, counter: int, furthest: int) -> None:
+        """Compare the counter that the file tells with where it had come before it was asked.
+
+        Raises:
+            StoreUnavailable: it went back: a copy was restored into it. The next use begins a new epoch (P20).
+        """
+        if counter < furthest:
+            self.forget(is_another=True)
+            raise StoreUnavailable(
+                f"the store {self.path.absolute()} went back to an older state while it was open, as when a backup is "
+                "restored into it: nothing was done; the next call begins with what is there now, and nothing cached"
+            )
 
     def forget(self, *, is_another: bool = False) -> None:
         """Prepare the file anew before its next use, in a new epoch if it is another file than before."""
@@ -99,7 +112,7 @@ class DatabaseFile:
             if self._identity:
                 self._identity = ""
                 self._epoch += is_another
-                self._reached = 0
+                self.furthest = 0
                 self.generation += 1
 
     def _prepare(self) -> None:

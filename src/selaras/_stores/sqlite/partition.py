@@ -86,17 +86,20 @@ class SqlitePartition:
         """See `Partition`."""
         reply = self._read_hit(requests[0], since) if len(requests) == 1 else None
         if reply is None:
-            reply = self._reader.snapshot(lambda con: self._read(con, requests, since))
+            furthest = self._file.furthest
+            reply = self._reader.snapshot(lambda con: self._read(con, requests, since, furthest))
         if reply is None:
             reply = await self._run(lambda steps: steps.read(requests, since))
         return reply
 
     def _read_hit(self, request: ReadRequest, since: Cursor) -> ReadReply | None:
         """Look at one key in one statement; None: it needs more."""
+        furthest = self._file.furthest
         row = self._reader.first(HIT, (request.key,) * 3)
         if row is None:
             return None
-        position, event_id, epoch, last_mark, tag_floor, time_us, offset_us, at, stamp, _, until_us, _, _, _, _ = row
+        position, event_id, epoch, counter, last_mark, tag_floor, time_us, offset_us, at, stamp, _, until_us = row[:12]
+        self._file.compare(counter, furthest)
         if since.position != position or since.event_id != event_id or stamp == request.distrust:
             return None
         if at < last_mark or at < tag_floor:
@@ -104,14 +107,17 @@ class SqlitePartition:
         now = self._file.now_us(time_us, offset_us)
         if 0 < until_us <= now:
             return None
-        return ReadReply((Hit(entry_of(row[7:], now)),), News(since, epoch=epoch))
+        return ReadReply((Hit(entry_of(row[8:], now)),), News(since, epoch=epoch))
 
-    def _read(self, con: Connection, requests: Sequence[ReadRequest], since: Cursor) -> ReadReply | None:
+    def _read(self, con: Connection, requests: Sequence[ReadRequest], since: Cursor, furthest: int) -> ReadReply | None:
         """Look at keys in the snapshot of `con`; None: one of them needs the writer."""
-        position, event_id, before_position, before_id, epoch, last_mark, tag_floor, time_us, offset_us = con.execute(
-            "SELECT position, event_id, before_position, before_id, epoch, last_mark, tag_floor, time_us, offset_us"
+        (
+            position, event_id, before_position, before_id, epoch, counter, last_mark, tag_floor, time_us, offset_us,
+        ) = con.execute(
+            "SELECT position, event_id, before_position, before_id, epoch, counter, last_mark, tag_floor, time_us, offset_us"
             " FROM ledger"
-        ).fetchone()
+        ).fetchone()  # fmt: skip
+        self._file.compare(counter, furthest)
         now = self._file.now_us(time_us, offset_us)
         looks: list[Look] = []
         for request in requests:

@@ -17,7 +17,7 @@ from selaras._core.jobs.lifecycle import FINAL, WAITING
 from selaras._core.jobs.states import JobState
 from selaras._stores.sqlite.connection import Connection
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 STATES: Final = {
@@ -186,7 +186,7 @@ def check(con: Connection, path: Path, *, index: int, partitions: int) -> None:
     """Refuse a file that this program must not touch.
 
     Raises:
-        StoreMismatch: the file is another program's, of a newer version, or of another number of partitions.
+        StoreMismatch: the file is another program's, of another version, or of another number of partitions.
     """
     ours = con.execute("SELECT count(*) FROM sqlite_schema WHERE name IN ('meta', 'ledger')").fetchone()
     facts: dict[str, object] = dict(con.execute("SELECT name, value FROM meta")) if ours[0] == 2 else {}
@@ -194,12 +194,18 @@ def check(con: Connection, path: Path, *, index: int, partitions: int) -> None:
         raise StoreMismatch(f"the store {path.absolute()} is another program's database: name another file")
     version = facts["version"]
     if version != VERSION:
+        is_older = isinstance(version, int) and version < VERSION
         raise StoreMismatch(
             f"the store {path.absolute()} has schema {version}, this version of selaras knows {VERSION}: "
-            "upgrade selaras on this machine, or name another file"
+            + (
+                "let the version of selaras that made it drain its jobs, then move the file away; a new one is made"
+                if is_older
+                else "upgrade selaras on this machine, or name another file"
+            )
         )
     if (facts["index"], facts["partitions"]) != (index, partitions):
         raise StoreMismatch(
             f"the store {path.absolute()} is partition {facts['index']} of {facts['partitions']}, "
-            f"it was opened as partition {index} of {partitions}: open it with partitions={facts['partitions']}"
+            f"it was opened as partition {index} of {partitions}: open it with ?partitions={facts['partitions']} "
+            "in its URL, or without saying how many"
         )

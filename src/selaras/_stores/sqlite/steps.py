@@ -148,7 +148,9 @@ class Steps:
         if version != self._version:
             self._version = version
             self._jobs.forget_held_on()
+            furthest = self._file.furthest
             self._log.load()
+            self._file.compare(self._log.counter, furthest)
 
     @property
     def counter(self) -> int:
