@@ -14,8 +14,11 @@ from tests.app.work import working
 from selaras import LeaseLost, Selaras, StoreUnavailable
 from selaras._app.process import Holder
 from selaras._app.writing import Writing
-from selaras._contracts.partition import Partition, Planted
-from selaras._core.jobs.job import Refusal
+from selaras._contracts.partition import Instance, Partition, Planted
+from selaras._core.jobs.job import JobKind, NewJob, Refusal
+from selaras._core.jobs.states import JobState
+from selaras._core.positions import START
+from selaras._core.routing import partition_of
 
 Verb = Callable[..., Awaitable[Any]]
 
@@ -235,6 +238,39 @@ async def _forget(app: Selaras, holder: Holder) -> None:
 async def _beating(*holders: Holder) -> list[bool]:
     await asyncio.sleep(0.05)
     return [any(chamber.thread.is_alive() for chamber in holder.heart._chambers) for holder in holders]
+
+
+async def test_a_line_goes_on_after_a_killed_holder_though_no_worker_keeps_house(app: Selaras) -> None:
+    home = partition_of("mail", app.process().partitions)
+    partition = app.process().store.partitions[home]
+    await partition.enroll(Instance(id="killed", lease_us=100_000))
+    lock = NewJob(id=app.process().new_id(home), task="lock", kind=JobKind.LOCK, line="mail")
+    assert (await partition.acquire("killed", lock, START)).fence
+
+    async with app.lock("mail", timeout=10) as held:
+        assert held.fence
+
+
+async def test_a_scope_left_by_a_killed_process_ends_though_no_worker_keeps_house(app: Selaras) -> None:
+    @app.cached
+    async def price(id: int) -> int:
+        return id
+
+    slot = price.key(1).slot
+    partition = app.process().store.partitions[slot.partition]
+    await partition.enroll(Instance(id="killed", lease_us=100_000))
+    scope = NewJob(id=app.process().new_id(slot.partition), task="writing", kind=JobKind.WRITING, writes=(slot.key,))
+    assert (await partition.open_scope("killed", scope, START)).fence
+
+    async def goes_on() -> bool:
+        record, _ = await partition.job(scope.id, START)
+        return record is not None and record.state is JobState.RUNNING
+
+    async with asyncio.timeout(10):
+        while await goes_on():
+            async with price.key(1).writing():
+                pass
+            await asyncio.sleep(0.1)
 
 
 async def test_the_cancellation_of_one_caller_is_not_that_of_another(monkeypatch: pytest.MonkeyPatch) -> None:

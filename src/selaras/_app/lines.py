@@ -145,6 +145,7 @@ class Lock:
                     holder.ended(home, job.id)
                     holder.lost = True
                     holder = await process.holder(self._lease_us)
+                await process.keep_house(home)
                 await process.clock.sleep(pause_s)
                 pause_s = min(pause_s * _GROWTH, _ASK_MOST_S)
         except BaseException:

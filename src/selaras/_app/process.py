@@ -32,6 +32,9 @@ _ID_BITS: Final = 80
 _ID_MASK: Final = (1 << _ID_BITS) - 1
 _ID_DIGITS: Final = frozenset("0123456789abcdef")
 
+_HOUSE_EVERY_NS: Final = 1_000_000_000
+_HOUSE_MOST: Final = 100
+
 
 class Holder:
     """An instance that owns scopes and locks, and the heart that renews its lease.
@@ -109,6 +112,7 @@ class Process:
         self._opening: Once[None] | None = None
         self._holders: dict[int, Once[Holder]] = {}
         self._forgotten: list[Holder] = []  # by the store; they beat on for what is still held under them elsewhere
+        self._house_ns = [0] * self.partitions  # when it may be kept again
         self._resources: WeakKeyDictionary[AbstractEventLoop, Opened] = WeakKeyDictionary()
 
     # -- life
@@ -210,6 +214,16 @@ class Process:
             one.heart.stop(timeout=0)
             await self._dismiss(one)
         return holder
+
+    async def keep_house(self, partition: int) -> None:
+        """Tend a partition, once a second at most. Whoever uses scopes and locks does so: where no worker runs, nobody
+        else would end what a killed process held.
+        """
+        now = self.clock.instant_ns()
+        if now >= self._house_ns[partition]:
+            self._house_ns[partition] = now + _HOUSE_EVERY_NS
+            with suppress(StoreUnavailable):
+                await self.store.partitions[partition].tend(_HOUSE_MOST)
 
     async def _dismiss(self, holder: Holder) -> None:
         """Give a lease up; where the store does not answer it ends by itself."""

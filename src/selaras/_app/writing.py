@@ -177,6 +177,7 @@ class Writing:
         if settled is not None:
             process.cache.told()
             process.cache.settled(session, settled, partition=owner.home, sent_ns=sent_ns)
+            await process.keep_house(owner.home)
         return settled
 
     def _names(self) -> str:
