@@ -131,3 +131,28 @@ def test_a_loader_that_fails_is_told_with_its_own_error(shell: Shell, line: Line
     assert result.exit_code == 1
     assert "LookupError: no row 1" in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_a_tag_typed_as_it_is_declared_is_told_how_to_be_typed(shell: Shell, line: Line) -> None:
+    shell.write(
+        "tagged.py",
+        """
+        from selaras import Selaras
+
+        app = Selaras()
+
+
+        @app.cached(tags="category:{id}")
+        async def product(id: int) -> int:
+            return id
+        """,
+    )
+
+    shell.enqueue(module="tagged")
+
+    joined = line("cache", "invalidate", "--tag", "category:7", "--app", "tagged:app")
+    apart = line("cache", "invalidate", "--tag", "category", "7", "--app", "tagged:app")
+
+    assert joined.exit_code == 2
+    assert "--tag category 7" in joined.stderr
+    assert apart.exit_code == 0

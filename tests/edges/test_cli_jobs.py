@@ -76,6 +76,8 @@ def test_show_tells_why_a_job_failed_with_its_history_and_traceback(shell: Shell
 
     assert "state       failed" in text
     assert "error       ValueError: no price is below 0" in text
+    assert "reason" not in text  # the same words twice
+    assert "Z\n" in text  # instants say that they are in UTC
     assert "argument    factor = -1.0" in text
     assert 'raise ValueError("no price is below 0")' in text
     assert "fail: ValueError" in text
@@ -124,9 +126,9 @@ def test_failed_jobs_are_retried_by_id_or_all_of_them(shell: Shell, line: Line) 
     shell.work()
 
     one = line("jobs", "retry", "a")
-    assert (one.exit_code, one.stdout) == (0, "a: retried: ready\n")
+    assert (one.exit_code, one.stdout) == (0, "a: retried, now ready\n")
     rest = line("jobs", "retry", "--failed")
-    assert (rest.exit_code, rest.stdout) == (0, "b: retried: ready\n")
+    assert (rest.exit_code, rest.stdout) == (0, "b: retried, now ready\n")
     none = line("jobs", "retry", "--failed")
     assert (none.exit_code, none.stdout) == (0, "no failed jobs\n")
     no = line("jobs", "retry", "c", "nobody")
@@ -166,6 +168,14 @@ def test_purge_asks_or_is_told_and_deletes_for_good(shell: Shell, line: Line) ->
     assert line("jobs", "purge", "--state", "succeeded", "--queue", "mail", "--yes").stdout == "1 job deleted\n"
     assert line.json("jobs", "purge", "--state", "succeeded", "--state", "scheduled", "--yes") == {"purged": 2}
     assert ids_of(line) == []
+
+
+def test_nobody_is_asked_to_delete_nothing(shell: Shell, line: Line) -> None:
+    shell.enqueue("reprice.call(42, 1)")
+
+    done = line("jobs", "purge", "--state", "failed")
+
+    assert (done.exit_code, done.stdout) == (0, "0 jobs deleted\n")
 
 
 def test_running_jobs_cannot_be_purged(line: Line) -> None:

@@ -59,13 +59,12 @@ async def get(target: Target, family: str, arguments: Sequence[str], fresh: Fres
         print_json(facts)
         return
     position = "" if reading.position is None else str(reading.position)
-    age = f"{reading.age:.3f} s"
     print_facts(
         [
             ("key", key.name),
             ("value", value_text(reading.value)),
             ("tier", reading.tier),
-            ("age", age),
+            ("as of", f"{reading.age:.3f} s ago"),
             ("position", position),
             ("why", reading.why),
         ]
@@ -89,6 +88,7 @@ async def invalidate(
         if len(words) > 1:
             raise Misused(f"--tag {tag} takes one VALUE at most, not {len(words)}")
         name = tag_text(tag, *words)
+        _refuse_joined(target, tag)
         await target.app.tag(tag, *words).invalidate()
         said = {"tag": name}
     elif family is not None:
@@ -148,6 +148,16 @@ async def stats(target: Target, as_json: bool) -> None:
             ),
         ]
     )
+
+
+def _refuse_joined(target: Target, tag: str) -> None:
+    """`category:42` would be the name of a tag: as it is declared, "category:{id}", one easily types it so."""
+    name, colon, value = tag.partition(":")
+    bears = target.app.registry.may_bear
+    if colon and bears(name) and not bears(tag):
+        raise Misused(
+            f"no family bears a tag {tag!r}; the tag {name!r} of the value {value!r} is: --tag {name} {value}"
+        )
 
 
 async def _read(key: Key[Any], fresh: Fresh | None) -> Reading[Any]:

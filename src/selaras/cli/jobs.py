@@ -171,30 +171,33 @@ async def cancel(target: Target, ids: Sequence[str], reason: str, as_json: bool)
 @on_store
 async def purge(target: Target, states: Sequence[str], queue: str, yes: bool, as_json: bool) -> None:
     """Delete jobs for good. Their unique keys are free again; jobs that wait for them are cancelled."""
-    if not yes:
-        await _ask_to_purge(target, states, queue)
-    count = await purge_jobs(target.store, tuple(map(JobState, states)), queue)
+    agreed = yes or await _is_agreed(target, states, queue)
+    count = await purge_jobs(target.store, tuple(map(JobState, states)), queue) if agreed else 0
     if as_json:
         print_json({"purged": count})
     else:
         click.echo(f"{counted(count, 'job')} deleted")
 
 
-async def _ask_to_purge(target: Target, states: Sequence[str], queue: str) -> None:
-    if not sys.stdin.isatty():
-        raise Misused("purge deletes for good: say --yes where nobody can be asked")
+async def _is_agreed(target: Target, states: Sequence[str], queue: str) -> bool:
+    """Ask; end here if the answer is no. Returns False if there is nothing to ask about."""
     counts = [stats.counts for stats in await queue_stats(target.store) if queue in ("", stats.name)]
     total = sum(count.get(state, 0) for count in counts for state in states)
+    if not total:
+        return False
+    if not sys.stdin.isatty():
+        raise Misused("purge deletes for good: say --yes where nobody can be asked")
     where = f"in queue {queue!r}" if queue else "in all queues"
     click.confirm(
         f"Delete {counted(total, 'job')} ({', '.join(states)}) {where} of {target.store.url}?", abort=True, err=True
     )
+    return True
 
 
 async def _retry(target: Target, id: str) -> dict[str, Any]:
     admission = await revive_job(target.store, id)
     if admission.refusal is None:
-        return {"id": id, "done": True, "state": admission.state.value, "said": f"retried: {admission.state.value}"}
+        return {"id": id, "done": True, "state": admission.state.value, "said": f"retried, now {admission.state.value}"}
     if admission.refusal is Refusal.UNKNOWN_JOB:
         return {"id": id, "done": False, "state": None, "said": "no such job"}
     state = admission.state.value
@@ -319,6 +322,7 @@ def _details(job: JobRecord, waits: Sequence[str]) -> dict[str, Any]:
 
 def _facts(job: JobRecord, waits: Sequence[str]) -> list[tuple[str, str]]:
     failure = error_of(job)
+    error = error_text(failure) if failure else ""
     progress = progress_of(job)
     facts = [
         ("id", job.id),
@@ -337,9 +341,9 @@ def _facts(job: JobRecord, waits: Sequence[str]) -> list[tuple[str, str]]:
         ("kept until", instant_text(job.keep_until_us) if job.ended_us else ""),
         ("instance", f"{job.instance} (fence {job.fence})" if job.instance else ""),
         *(("waits for", reason) for reason in waits),
-        ("reason", job.reason),
+        ("reason", job.reason if job.reason != error else ""),
         ("progress", "" if progress is None else value_text(progress)),
-        ("error", error_text(failure) if failure else ""),
+        ("error", error),
         ("result", value_text(result_of(job)) if job.result is not None else ""),
     ]
     return [*facts, *(("argument", f"{name} = {value_text(value)}") for name, value in arguments_of(job).items())]

@@ -127,7 +127,7 @@ def counted(count: int, what: str) -> str:
 
 def instant_text(us: int) -> str:
     """Say an instant of the store, in UTC; "" for none."""
-    return _instant(us).strftime("%Y-%m-%d %H:%M:%S") if us else ""
+    return _instant(us).strftime("%Y-%m-%d %H:%M:%SZ") if us else ""
 
 
 def instant_json(us: int) -> str | None:
