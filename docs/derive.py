@@ -21,6 +21,8 @@ from types import ModuleType
 import click
 
 import selaras
+from selaras._app.declaring import declare_family, declare_task
+from selaras._app.options import options_from
 from selaras._app.settings import OPTIONS, Option
 from selaras._contracts import limits
 from selaras._core import errors
@@ -174,9 +176,29 @@ def _an_instance_of(cls: type) -> str:
 def _signature(function: Callable[..., object]) -> str:
     """Return the parameters, without types: those are in the code, and in your editor."""
     spelled: list[Callable[..., object]] = [*typing.get_overloads(function), function]
-    parameters = max((list(inspect.signature(one).parameters.values()) for one in spelled), key=len)
+    parameters = max((list(map(_spelled_out, spelled))), key=len)
     shown = [p.replace(annotation=inspect.Parameter.empty) for p in parameters if p.name != "self"]
     return str(inspect.Signature(shown)).replace("<Auto.AUTO: 'auto'>", "auto")
+
+
+def _spelled_out(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """Return the parameters; options that are told by a TypedDict as those of the function that knows their defaults."""
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        knows = next((knows for told, knows in KNOWS.items() if told in str(parameter.annotation)), None)
+        if parameter.kind is parameter.VAR_KEYWORD and knows:
+            known = inspect.signature(knows).parameters.values()
+            parameters += [one for one in known if one.kind is one.KEYWORD_ONLY]
+        else:
+            parameters.append(parameter)
+    return parameters
+
+
+KNOWS: dict[str, Callable[..., object]] = {
+    "TaskOptions": declare_task,
+    "FamilyOptions": declare_family,
+    "EnqueueOptions": options_from,
+}
 
 
 def _block(text: str) -> str:

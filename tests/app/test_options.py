@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -10,6 +12,15 @@ import pytest
 from tests.app.work import work, working
 
 from selaras import ConfigurationError, IdConflict, JobCancelled, JobFailed, JobState, Selaras, current_job
+from selaras._app.declaring import (
+    BlockingFamilyOptions,
+    BlockingTaskOptions,
+    FamilyOptions,
+    TaskOptions,
+    declare_family,
+    declare_task,
+)
+from selaras._app.options import BlockingEnqueueOptions, EnqueueOptions, options_from
 
 
 async def test_a_delayed_job_waits_for_its_time(app: Selaras) -> None:
@@ -284,3 +295,20 @@ async def test_contradictions_are_refused(app: Selaras) -> None:
         later.options(delay=-1)
     with pytest.raises(ConfigurationError, match="retries"):
         later.options(retries=-1)
+
+
+@pytest.mark.parametrize(
+    ("told", "function"),
+    [
+        (TaskOptions, declare_task),
+        (BlockingTaskOptions, declare_task),
+        (FamilyOptions, declare_family),
+        (BlockingFamilyOptions, declare_family),
+        (EnqueueOptions, options_from),
+        (BlockingEnqueueOptions, options_from),
+    ],
+)
+def test_every_option_there_is_can_be_said_in_both_faces(told: type, function: Callable[..., object]) -> None:
+    taken = [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+
+    assert sorted(told.__annotations__) == sorted(taken)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeAlias, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from selaras._app.cached import Binding, BlockingCached, BlockingCachedDecorator, Cached, CachedDecorator
+from selaras._app.cached import BlockingCached, BlockingCachedDecorator, Cached, CachedDecorator
 from selaras._app.call import BlockingCall, Call, checked_calls, enqueue_calls
-from selaras._app.declaring import AUTO, Auto, Lockable, Tagging, Writable, declare_family, declare_task
+from selaras._app.declaring import (
+    BlockingFamilyOptions,
+    BlockingTaskOptions,
+    FamilyOptions,
+    TaskOptions,
+    declare_family,
+    declare_task,
+)
 from selaras._app.job import BlockingJob, Job
 from selaras._app.key import BlockingKey, Fresh, Key, read_many
 from selaras._app.lines import BlockingLock, Lock
@@ -103,27 +110,7 @@ class Selaras:
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        writes: Writable | Sequence[Writable] = (),
-        reads: Writable | Sequence[Writable] = (),
-        lock: Lockable | Auto = AUTO,
-        exclusive: bool = True,
-        ordered: bool = False,
-        retries: int | None = None,
-        backoff: Duration | None = None,
-        backoff_most: Duration | None = None,
-        timeout: Duration | None = None,
-        queue: str | None = None,
-        priority: int | None = None,
-        expires: Duration | None = None,
-        result_ttl: Duration | None = None,
-        failed_ttl: Duration | None = None,
-        max_lost: int | None = None,
-        executor: Literal["process"] | None = None,
-    ) -> TaskDecorator: ...
+    def task(self, **declaration: Unpack[TaskOptions]) -> TaskDecorator: ...
     def task(self, function: Callable[..., Any] | None = None, **declaration: Any) -> Any:
         """Declare a task: a coroutine function, or a plain one, which runs in a thread or a process.
 
@@ -155,20 +142,7 @@ class Selaras:
     @overload
     def cached(self, loader: Callable[P, V], /) -> Cached[P, V]: ...
     @overload
-    def cached(
-        self,
-        *,
-        name: str | None = None,
-        ttl: Duration | Auto | None = AUTO,
-        ttl_none: Duration | Auto | None = AUTO,
-        ignore: Sequence[str] = (),
-        tags: Tagging = (),
-        version: Callable[[Any], int] | None = None,
-        replica_lag: Duration = 0,
-        during_write: Literal["load", "serve"] = "load",
-        tiers: Sequence[Literal["local", "shared"]] = ("local", "shared"),
-        fresh: Fresh | None = None,
-    ) -> CachedDecorator: ...
+    def cached(self, **declaration: Unpack[FamilyOptions]) -> CachedDecorator: ...
     def cached(self, loader: Callable[..., Any] | None = None, **declaration: Any) -> Any:
         """Declare a family of cached values: the function's body is the datastore read, run on a miss only.
 
@@ -287,9 +261,6 @@ class Selaras:
         return make_worker(self._program, options)
 
 
-BlockingWritable: TypeAlias = BlockingCached[..., Any] | Binding[Any]
-
-
 class BlockingSelaras:
     """An app for code without an event loop; arguments as of `selaras.Selaras`."""
 
@@ -337,27 +308,7 @@ class BlockingSelaras:
     @overload
     def task(self, function: Callable[P, R], /) -> BlockingTask[P, R]: ...
     @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        writes: BlockingWritable | Sequence[BlockingWritable] = (),
-        reads: BlockingWritable | Sequence[BlockingWritable] = (),
-        lock: str | BlockingWritable | Auto | None = AUTO,
-        exclusive: bool = True,
-        ordered: bool = False,
-        retries: int | None = None,
-        backoff: Duration | None = None,
-        backoff_most: Duration | None = None,
-        timeout: Duration | None = None,
-        queue: str | None = None,
-        priority: int | None = None,
-        expires: Duration | None = None,
-        result_ttl: Duration | None = None,
-        failed_ttl: Duration | None = None,
-        max_lost: int | None = None,
-        executor: Literal["process"] | None = None,
-    ) -> BlockingTaskDecorator: ...
+    def task(self, **declaration: Unpack[BlockingTaskOptions]) -> BlockingTaskDecorator: ...
     def task(self, function: Callable[..., Any] | None = None, **declaration: Any) -> Any:
         """Declare a task: a plain function, which runs in a thread or process, or a coroutine function.
 
@@ -375,20 +326,7 @@ class BlockingSelaras:
     @overload
     def cached(self, loader: Callable[P, V], /) -> BlockingCached[P, V]: ...
     @overload
-    def cached(
-        self,
-        *,
-        name: str | None = None,
-        ttl: Duration | Auto | None = AUTO,
-        ttl_none: Duration | Auto | None = AUTO,
-        ignore: Sequence[str] = (),
-        tags: Sequence[str] | Callable[[Any], Iterable[BlockingTag | str]] = (),
-        version: Callable[[Any], int] | None = None,
-        replica_lag: Duration = 0,
-        during_write: Literal["load", "serve"] = "load",
-        tiers: Sequence[Literal["local", "shared"]] = ("local", "shared"),
-        fresh: Fresh | None = None,
-    ) -> BlockingCachedDecorator: ...
+    def cached(self, **declaration: Unpack[BlockingFamilyOptions]) -> BlockingCachedDecorator: ...
     def cached(self, loader: Callable[..., Any] | None = None, **declaration: Any) -> Any:
         """Declare a family of cached values: the function's body is the datastore read, run on a miss only.
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from enum import Enum
 from string import Formatter
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
 from selaras._app.cached import Binding, BlockingCached, Cached
 from selaras._app.checks import count, rank, word, yes_or_no
@@ -15,7 +15,7 @@ from selaras._app.declared import FamilySpec, KeyPlan, LinePlan, TaskSpec
 from selaras._app.key import Fresh, level_of
 from selaras._app.program import Program
 from selaras._app.read import Reads
-from selaras._app.tags import Tag, tag_text
+from selaras._app.tags import BlockingTag, Tag, tag_text
 from selaras._app.task import BlockingTask, Task
 from selaras._cache.family import Family
 from selaras._contracts.host import Mode
@@ -39,6 +39,68 @@ AUTO: Final = Auto.AUTO
 Writable: TypeAlias = Cached[..., Any] | Binding[Any]
 Lockable: TypeAlias = str | Cached[..., Any] | Binding[Any] | None
 Tagging: TypeAlias = Sequence[str] | Callable[[Any], Iterable[Tag | str]]
+BlockingWritable: TypeAlias = BlockingCached[..., Any] | Binding[Any]
+
+
+class CommonTaskOptions(TypedDict, total=False):
+    """What `@app.task(...)` takes in either face, with the defaults of `declare_task`."""
+
+    name: str | None
+    exclusive: bool
+    ordered: bool
+    retries: int | None
+    backoff: Duration | None
+    backoff_most: Duration | None
+    timeout: Duration | None
+    queue: str | None
+    priority: int | None
+    expires: Duration | None
+    result_ttl: Duration | None
+    failed_ttl: Duration | None
+    max_lost: int | None
+    executor: Literal["process"] | None
+
+
+class TaskOptions(CommonTaskOptions, total=False):
+    """What `@app.task(...)` takes."""
+
+    writes: Writable | Sequence[Writable]
+    reads: Writable | Sequence[Writable]
+    lock: Lockable
+
+
+class BlockingTaskOptions(CommonTaskOptions, total=False):
+    """What it takes where nothing can be awaited."""
+
+    writes: BlockingWritable | Sequence[BlockingWritable]
+    reads: BlockingWritable | Sequence[BlockingWritable]
+    lock: str | BlockingWritable | None
+
+
+class CommonFamilyOptions(TypedDict, total=False):
+    """What `@app.cached(...)` takes in either face, with the defaults of `declare_family`."""
+
+    name: str | None
+    ttl: Duration | None
+    ttl_none: Duration | None
+    ignore: Sequence[str]
+    version: Callable[[Any], int] | None
+    replica_lag: Duration
+    during_write: Literal["load", "serve"]
+    tiers: Sequence[Literal["local", "shared"]]
+    fresh: Fresh | None
+
+
+class FamilyOptions(CommonFamilyOptions, total=False):
+    """What `@app.cached(...)` takes."""
+
+    tags: Tagging
+
+
+class BlockingFamilyOptions(CommonFamilyOptions, total=False):
+    """What it takes where nothing can be awaited."""
+
+    tags: Sequence[str] | Callable[[Any], Iterable[BlockingTag | str]]
 
 
 # -- tasks

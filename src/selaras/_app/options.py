@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from msgspec import Struct
 
 from selaras._app.checks import count, rank, word, yes_or_no
-from selaras._app.job import Job
+from selaras._app.job import BlockingJob, Job
 from selaras._core.cache.key import checked_name
 from selaras._core.durations import Duration, duration_us
 from selaras._core.errors import ConfigurationError
@@ -17,6 +17,38 @@ from selaras._core.jobs.job import Edge, OnConflict, UniqueUntil
 
 After: TypeAlias = Job[Any] | str
 """A job, or its id."""
+
+
+class CommonOptions(TypedDict, total=False):
+    """What can be said of an enqueue in either face, with the defaults of `options_from`."""
+
+    delay: Duration | None
+    at: datetime | None
+    priority: int | None
+    id: str | None
+    unique: str | None
+    unique_until: Literal["started", "finished"]
+    on_conflict: Literal["keep", "replace"]
+    queue: str | None
+    retries: int | None
+    timeout: Duration | None
+    expires: Duration | None
+    result_ttl: Duration | None
+    now: bool
+
+
+class EnqueueOptions(CommonOptions, total=False):
+    """What `task.options(...)` takes."""
+
+    after: After | Sequence[After]
+    after_finished: After | Sequence[After]
+
+
+class BlockingEnqueueOptions(CommonOptions, total=False):
+    """What it takes where nothing can be awaited."""
+
+    after: BlockingJob[Any] | str | Sequence[BlockingJob[Any] | str]
+    after_finished: BlockingJob[Any] | str | Sequence[BlockingJob[Any] | str]
 
 
 class Options(Struct, frozen=True, kw_only=True):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from datetime import datetime
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from selaras._app.call import BlockingCall, Call, following
 from selaras._app.declared import TaskSpec
 from selaras._app.here import run_here
 from selaras._app.job import BlockingJob, Job
-from selaras._app.options import NO_OPTIONS, After, Options, options_from
+from selaras._app.options import NO_OPTIONS, BlockingEnqueueOptions, EnqueueOptions, Options, options_from
 from selaras._app.portal import aio_of, wait_for
 from selaras._app.program import Program
-from selaras._core.durations import Duration
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,25 +101,7 @@ class Task(Generic[P, R_co]):
         """Bind as the step after `before`, whose value is the first argument; see `Call.then`."""
         return self._plain.follow(before, args, kwargs)
 
-    def options(
-        self,
-        *,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        priority: int | None = None,
-        id: str | None = None,
-        unique: str | None = None,
-        unique_until: Literal["started", "finished"] = "started",
-        on_conflict: Literal["keep", "replace"] = "keep",
-        after: After | Sequence[After] = (),
-        after_finished: After | Sequence[After] = (),
-        queue: str | None = None,
-        retries: int | None = None,
-        timeout: Duration | None = None,
-        expires: Duration | None = None,
-        result_ttl: Duration | None = None,
-        now: bool = False,
-    ) -> Prepared[P, R_co]:
+    def options(self, **said: Unpack[EnqueueOptions]) -> Prepared[P, R_co]:
         """Say how its next enqueue differs from the task's declaration.
 
         Args:
@@ -137,24 +117,7 @@ class Task(Generic[P, R_co]):
         Raises:
             ConfigurationError: naming the option and what to give instead.
         """
-        options = options_from(
-            delay=delay,
-            at=at,
-            priority=priority,
-            id=id,
-            unique=unique,
-            unique_until=unique_until,
-            on_conflict=on_conflict,
-            after=after,
-            after_finished=after_finished,
-            queue=queue,
-            retries=retries,
-            timeout=timeout,
-            expires=expires,
-            result_ttl=result_ttl,
-            now=now,
-        )
-        return Prepared(self._program, self.spec, options)
+        return Prepared(self._program, self.spec, options_from(**said))
 
     def job(self, id: str) -> Job[R_co]:
         """Stand for the job of this id, which may or may not exist."""
@@ -217,45 +180,10 @@ class BlockingTask(Generic[P, R_co]):
         """Check and coerce the arguments; enqueue nothing yet."""
         return BlockingCall(self.aio.call(*args, **kwargs))
 
-    def options(
-        self,
-        *,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        priority: int | None = None,
-        id: str | None = None,
-        unique: str | None = None,
-        unique_until: Literal["started", "finished"] = "started",
-        on_conflict: Literal["keep", "replace"] = "keep",
-        after: BlockingJob[Any] | str | Sequence[BlockingJob[Any] | str] = (),
-        after_finished: BlockingJob[Any] | str | Sequence[BlockingJob[Any] | str] = (),
-        queue: str | None = None,
-        retries: int | None = None,
-        timeout: Duration | None = None,
-        expires: Duration | None = None,
-        result_ttl: Duration | None = None,
-        now: bool = False,
-    ) -> BlockingPrepared[P, R_co]:
+    def options(self, **said: Unpack[BlockingEnqueueOptions]) -> BlockingPrepared[P, R_co]:
         """Say how its next enqueue differs from the task's declaration; see `selaras.Task.options`."""
-        return BlockingPrepared(
-            self.aio.options(
-                delay=delay,
-                at=at,
-                priority=priority,
-                id=id,
-                unique=unique,
-                unique_until=unique_until,
-                on_conflict=on_conflict,
-                after=aio_of(after),
-                after_finished=aio_of(after_finished),
-                queue=queue,
-                retries=retries,
-                timeout=timeout,
-                expires=expires,
-                result_ttl=result_ttl,
-                now=now,
-            )
-        )
+        translated: Any = {name: aio_of(value) for name, value in said.items()}
+        return BlockingPrepared(self.aio.options(**translated))
 
     def job(self, id: str) -> BlockingJob[R_co]:
         """Stand for the job of this id, which may or may not exist."""
