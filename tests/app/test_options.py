@@ -312,3 +312,17 @@ def test_every_option_there_is_can_be_said_in_both_faces(told: type, function: C
     taken = [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
 
     assert sorted(told.__annotations__) == sorted(taken)
+
+
+def test_an_option_that_there_is_not_is_told_with_the_nearest_one(app: Selaras) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    with pytest.raises(TypeError, match=r"task.options\(\) has no option 'dealy'; did you mean 'delay'\?"):
+        work.options(dealy=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match=r"task.options\(\) has no option 'dealy'"):
+        work.sync.options(dealy=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match=r"@app.task\(\) has no option 'retrys'; did you mean 'retries'\?"):
+        app.task(retrys=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match=r"@app.cached\(\) has no option 'tll'; did you mean 'ttl'\?"):
+        app.sync.cached(tll=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]

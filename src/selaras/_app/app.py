@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from selaras._app.cached import BlockingCached, BlockingCachedDecorator, Cached, CachedDecorator
 from selaras._app.call import BlockingCall, Call, checked_calls, enqueue_calls
+from selaras._app.checks import known
 from selaras._app.declaring import (
     BlockingFamilyOptions,
     BlockingTaskOptions,
@@ -131,6 +132,7 @@ class Selaras:
         Raises:
             ConfigurationError: at import: what does not fit, and what to write instead.
         """
+        known(declaration, TaskOptions, where="@app.task()")
 
         def declare(function: Callable[..., Any]) -> Task[..., Any]:
             return Task(self._program, declare_task(self._program, function, **declaration))
@@ -160,6 +162,7 @@ class Selaras:
         Raises:
             ConfigurationError: at import: a type that can't be stored, a parameter that can't be part of a key.
         """
+        known(declaration, FamilyOptions, where="@app.cached()")
 
         def declare(loader: Callable[..., Any]) -> Cached[..., Any]:
             return Cached(self._program, declare_family(self._program, loader, **declaration))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from selaras._core.errors import ConfigurationError
@@ -10,6 +11,20 @@ from selaras._core.errors import ConfigurationError
 PRIORITY_MOST: Final = 2**31 - 1
 """Far more ranks than anybody tells apart, and any store can sort by it."""
 _COUNT_MOST: Final = 2**31 - 1
+
+
+def known(said: Mapping[str, object], options: type, *, where: str) -> None:
+    """Refuse an option that `options`, a TypedDict, does not have, as a call with a wrong keyword would.
+
+    Raises:
+        TypeError: naming the nearest there is.
+    """
+    names = options.__annotations__
+    for name in said:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names))}"
+            raise TypeError(f"{where} has no option {name!r}; {hint}")
 
 
 def count(value: object, *, option: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from selaras._app.call import BlockingCall, Call, following
+from selaras._app.checks import known
 from selaras._app.declared import TaskSpec
 from selaras._app.here import run_here
 from selaras._app.job import BlockingJob, Job
@@ -117,6 +118,7 @@ class Task(Generic[P, R_co]):
         Raises:
             ConfigurationError: naming the option and what to give instead.
         """
+        known(said, EnqueueOptions, where="task.options()")
         return Prepared(self._program, self.spec, options_from(**said))
 
     def job(self, id: str) -> Job[R_co]:
