@@ -1,0 +1,47 @@
+"""What a user of the server must be allowed: read from the scripts, so that the list is never out of date.
+
+ACL SETUSER app on >password ~PREFIX:* &PREFIX:* +evalsha +script|load ...
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Final
+
+from selaras._stores.redis.address import Shape
+from selaras._stores.redis.scripts import script, verbs
+
+_CONNECTION: Final = ("evalsha", "script|load", "ping", "info", "subscribe", "unsubscribe")
+_CLUSTER: Final = ("cluster|slots", "ssubscribe", "sunsubscribe")
+_REPLICATED: Final = ("wait",)
+
+_CALL: Final = re.compile(r"\b(?:p?call|call_many)\(([^,)]*)")
+_QUOTED: Final = re.compile(r"'([A-Z]{3,})'")
+
+CHANNELS: Final = frozenset({"publish", "spublish", "subscribe", "ssubscribe"})
+"""Commands whose first argument is a channel."""
+
+KEYLESS: Final = frozenset({*_CONNECTION, *_CLUSTER, *_REPLICATED, "time"}) - CHANNELS
+"""Commands without keys."""
+
+
+@cache
+def commands(shape: Shape, *, replicated: bool = False) -> tuple[str, ...]:
+    """Return the commands that the store uses, as an ACL rule spells them, without the `+`."""
+    found = {*_CONNECTION}
+    if shape == "cluster":
+        found.update(_CLUSTER)
+    if replicated:
+        found.update(_REPLICATED)
+    for name in verbs():
+        for said in _CALL.findall(script(name).text):
+            found.update(word.lower() for word in _QUOTED.findall(said))
+    if shape != "cluster":
+        found.discard("spublish")
+    return tuple(sorted(found))
+
+
+def rule(prefix: str, shape: Shape, *, replicated: bool = False) -> str:
+    """Return the rules of a user that may do what the store does under a prefix, and nothing else."""
+    return " ".join((f"~{prefix}:*", f"&{prefix}:*", *(f"+{word}" for word in commands(shape, replicated=replicated))))

@@ -1,0 +1,180 @@
+"""What `selaras doctor` finds on real servers, and what it says to do."""
+
+from __future__ import annotations
+
+import pytest
+from tests.redis.binaries import Binary
+from tests.redis.certificates import Certificates
+from tests.redis.servers import Cluster, RedisServer, Sentinels
+
+from selaras._contracts.finding import Finding, Level
+from selaras._stores.redis.address import redis_address
+from selaras._stores.redis.checkup import check_up
+from selaras._stores.redis.rights import rule
+from selaras._worker.system import system_clock
+
+
+async def examine(url: str, namespace: str = "") -> list[Finding]:
+    return [finding async for finding in check_up(redis_address(url, namespace), system_clock())]
+
+
+async def said(about: str, url: str, namespace: str = "") -> list[Finding]:
+    return [finding for finding in await examine(url, namespace) if finding.about == about]
+
+
+async def test_a_server_in_order_has_nothing_to_do(any_binary: Binary) -> None:
+    with RedisServer(any_binary, appendonly="yes") as server:
+        findings = await examine(server.url)
+        version = ".".join(map(str, any_binary.version))
+        found = {finding.about: finding for finding in findings}
+        assert found["server"].found == f"{any_binary.name.title()} {version}"
+        assert found["latency"].numbers["p50_s"] > 0  # type: ignore[operator] # it is a number
+        assert abs(found["clock"].numbers["off_s"]) < 1  # type: ignore[arg-type] # it is a number
+        worse = [(finding.about, finding.found) for finding in findings if finding.level is not Level.OK]
+        assert worse == [("store", "nothing is stored under 'selaras'")]
+        assert server.call("DBSIZE") == 0
+
+
+async def test_no_server_is_an_error(redis_server: RedisServer) -> None:
+    with RedisServer() as server:
+        pass
+    [finding] = await examine(server.url)
+    assert finding.level is Level.ERROR
+    assert f"127.0.0.1:{server.port} cannot be reached" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("policy", "level"), [("allkeys-lru", Level.ERROR), ("volatile-lru", Level.OK), ("noeviction", Level.OK)]
+)
+async def test_an_eviction_that_throws_jobs_away_is_an_error(policy: str, level: Level) -> None:
+    with RedisServer(maxmemory_policy=policy) as server:
+        [finding] = await said("eviction", server.url)
+        assert finding.level is level
+        assert ("noeviction" in finding.remedy) is (level is Level.ERROR)
+
+
+async def test_what_a_crash_would_lose_is_said() -> None:
+    with RedisServer() as server:
+        [finding] = await said("persistence", server.url)
+        assert (finding.level, finding.found) == (Level.WARNING, "nothing is kept: a restart loses every job")
+        server.call("CONFIG", "SET", "save", "60 1")
+        [finding] = await said("persistence", server.url)
+        assert "snapshots" in finding.found
+        server.call("CONFIG", "SET", "appendonly", "yes")
+        [finding] = await said("persistence", server.url)
+        assert (finding.level, finding.remedy) == (Level.OK, "")
+        server.call("CONFIG", "SET", "appendfsync", "no")
+        [finding] = await said("persistence", server.url)
+        assert finding.remedy == "set appendfsync everysec"
+
+
+async def test_a_full_memory_is_told_before_it_is_full() -> None:
+    with RedisServer(maxmemory="10mb") as server:
+        for i in range(8):
+            server.call("SET", f"big{i}", "x" * 1_000_000)
+        [finding] = await said("memory", server.url)
+        assert (finding.level, finding.numbers["most_bytes"]) == (Level.WARNING, 10 * 1024 * 1024)
+
+
+async def test_a_replica_in_the_place_of_the_master_is_an_error() -> None:
+    with RedisServer() as master, master.replica() as replica:
+        [finding] = await said("role", replica.url)
+        assert finding.level is Level.ERROR
+        assert str(master.port) in finding.found
+
+
+async def test_a_replicas_lag_is_told() -> None:
+    with RedisServer() as master:
+        url = f"{master.url}?durability=replicated"
+        [finding] = await said("replicas", url)
+        assert (finding.level, finding.found) == (Level.ERROR, "none, and durability=replicated waits for one")
+        with master.replica() as replica:
+            [finding] = await said("replicas", url)
+            assert (finding.level, finding.remedy) == (Level.OK, "")
+            replica.pause()
+            master.call("SET", "big", "x" * 3_000_000)
+            [finding] = await said("replicas", url)
+            assert finding.level is Level.WARNING
+            assert "2,9" in finding.found or "3,0" in finding.found
+
+
+@pytest.mark.parametrize("missing", ["+hset", "+script|load", "+evalsha", "+publish", "+subscribe"])
+async def test_each_right_that_is_missing_is_named(redis_server: RedisServer, missing: str) -> None:
+    rules = rule("shop", "single").split(" ")
+    assert missing in rules
+    url = redis_server.add_user("app", "pw", *(one for one in rules if one != missing))
+    [finding] = await said("rights", url, "shop")
+    assert finding.level is Level.ERROR
+    assert missing in finding.found
+    assert rule("shop", "single") in finding.remedy
+
+
+async def test_a_user_with_all_rights_and_no_other_is_enough(redis_server: RedisServer, any_binary: Binary) -> None:
+    with RedisServer(any_binary) as server:
+        url = server.add_user("app", "pw", *rule("shop", "single").split(" "))
+        findings = await examine(url, "shop")
+        assert not [finding for finding in findings if finding.level is Level.ERROR]
+        [finding] = [finding for finding in findings if finding.about == "rights"]
+        assert finding.level is Level.OK
+        [finding] = [finding for finding in findings if finding.about == "keys"]
+        assert finding.found == "not looked at: this user may not scan"
+
+
+async def test_keys_of_another_prefix_are_not_ours(redis_server: RedisServer) -> None:
+    url = redis_server.add_user("app", "pw", *rule("shop", "single").split(" "))
+    [finding] = await said("rights", url, "test")
+    assert finding.level is Level.ERROR
+    assert "the keys test:{test.0}:*" in finding.found
+
+
+async def test_a_wrong_password_is_an_error_that_does_not_show_it(redis_server: RedisServer) -> None:
+    redis_server.add_user("app", "right")
+    [finding] = await examine(redis_server.url_for("app", "wr0ng"))
+    assert "refuses this user name or password" in finding.found
+    assert "wr0ng" not in finding.where + finding.found
+
+
+async def test_leftovers_and_neighbours_are_named(redis_server: RedisServer) -> None:
+    redis_server.call("HSET", "selaras:{selaras.7}:meta", "ledger", "x")
+    redis_server.call("HSET", "shop:{shop.0}:meta", "ledger", "x")
+    redis_server.call("SET", "something else", "x")
+    findings = {finding.about: finding for finding in await examine(f"{redis_server.url}?partitions=2")}
+    assert findings["leftovers"].found == "of no partition of this store: selaras:{selaras.7}:meta"
+    assert findings["neighbours"].found == "other stores here: shop"
+
+
+async def test_over_tls(certificates: Certificates) -> None:
+    with RedisServer(certificates=certificates, password="p@ss") as server:
+        assert await said("rights", server.url)
+        [finding] = await examine(f"{server.url.replace('rediss', 'redis').partition('?')[0]}")
+        assert "does it speak TLS?" in finding.found
+
+
+@pytest.mark.timeout(120)
+async def test_a_sentinels_absence_and_a_failed_over_master_are_told() -> None:
+    with Sentinels() as set_:
+        found = await examine(set_.url)
+        [finding] = [finding for finding in found if finding.about == "sentinels"]
+        assert (finding.level, finding.found) == (Level.OK, "3 of 3 can name a new master")
+        assert {finding.where for finding in found if finding.about == "server"} == {f"127.0.0.1:{set_.master.port}"}
+        set_.sentinels[0].kill()
+        [finding] = await said("sentinels", set_.url)
+        assert finding.level is Level.WARNING
+        assert finding.found.startswith("2 of 3")
+
+
+@pytest.mark.timeout(120)
+async def test_a_cluster_is_looked_at_node_by_node() -> None:
+    with Cluster() as cluster:
+        url = f"{cluster.url}?partitions=16"
+        findings = await examine(url)
+        assert not [finding for finding in findings if finding.level is Level.ERROR]
+        assert len([finding for finding in findings if finding.about == "rights"]) == 3
+        [finding] = [finding for finding in findings if finding.about == "partitions"]
+        assert finding.found.count("127.0.0.1:") == 3
+        slot = cluster.slot("{selaras.0}")
+        owner = cluster.owner(slot)
+        owner.kill()
+        cluster.until_owner(slot, other_than=owner)
+        findings = await examine(url)
+        assert [finding for finding in findings if finding.about == "cluster" and str(owner.port) in finding.found]
