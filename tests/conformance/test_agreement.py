@@ -165,20 +165,19 @@ def plain(value: Any) -> Any:
 
 
 class Histories(RuleBasedStateMachine):
-    """The memory store and the SQLite store, side by side."""
+    """The memory store and another, side by side."""
 
     partitions: ClassVar[int] = 1
-    differential: ClassVar[bool] = True
+    kinds: ClassVar[tuple[str, ...]] = ("memory", "sqlite")
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = VirtualClock()
         self.runner = asyncio.Runner()
         self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-        kinds = ("memory", "sqlite") if self.differential else ("memory",)
         self.stores: list[Store] = [
             make_store(f"{kind}-{self.partitions}", self.folder, self.clock, Random(seed))
-            for seed, kind in enumerate(kinds)
+            for seed, kind in enumerate(self.kinds)
         ]
         self.pulses: list[Pulse] = []
         self.homes: dict[str, int] = {}
@@ -583,7 +582,7 @@ class MemoryAlone(Histories):
     """The reference against itself: many more histories in the same time."""
 
     partitions = 2
-    differential = False
+    kinds: ClassVar[tuple[str, ...]] = ("memory",)
 
 
 TestMemoryAlone = MemoryAlone.TestCase

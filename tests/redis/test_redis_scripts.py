@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.redis.servers import RedisServer
 
 from selaras._stores.redis.scripts import FOLDER, PARTS, Head, script, source, verbs
 
@@ -23,3 +24,9 @@ def test_a_script_says_what_it_costs(verb: str) -> None:
 @pytest.mark.parametrize("part", [part for part in PARTS if (FOLDER / f"{part}.lua").exists()])
 def test_a_part_says_what_it_is(part: str) -> None:
     assert Head.of(part, source(part)).said[part]
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_a_server_compiles_a_script(verb: str, redis_server: RedisServer) -> None:
+    made = script(verb)
+    assert redis_server.call("SCRIPT", "LOAD", made.text) == made.sha

@@ -131,7 +131,8 @@ def _version_text(version: int) -> str:
     return hex_of(version + _VERSION_SHIFT)
 
 
-def _version(text: bytes | str | None) -> int | None:
+def version_of(text: bytes | str | None) -> int | None:
+    """Read a version as scripts have it."""
     return None if text is None else int(text, 16) - _VERSION_SHIFT
 
 
@@ -363,7 +364,7 @@ def entry_of(expires_in_us: int, row: bytes, value: bytes) -> Entry:
     """Read an entry."""
     stamp, position, _, _, _ = _ROW.unpack_from(row)
     checksum, version, _, tags = _decode(memoryview(row)[_ROW.size :])
-    return Entry(value, int(position), int(stamp, 16), checksum, expires_in_us, tags, _version(version))
+    return Entry(value, int(position), int(stamp, 16), checksum, expires_in_us, tags, version_of(version))
 
 
 def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
@@ -373,11 +374,11 @@ def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
             found = value_of(row, value)
             return row if found is None else Hit(entry_of(expires_in_us, row, found))
         case [0, token, floor]:
-            return Miss(int(token, 16), _version(floor))
+            return Miss(int(token, 16), version_of(floor))
         case [2, wait_us, floor]:
-            return Busy(wait_us, _version(floor))
+            return Busy(wait_us, version_of(floor))
         case [_, floor]:
-            return Standing(_version(floor))
+            return Standing(version_of(floor))
         case _:
             raise AssertionError(look)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -28,10 +29,13 @@ from selaras._core.jobs.job import Attempt, Edge, Fate, JobKind, OnConflict, Par
 from selaras._core.jobs.lifecycle import FINAL, SETTLING, TRANSITIONS, UNCOUNTED, WAITING
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import Scope
+from selaras._core.routing import id_entry
+from selaras._stores.redis import records
+from selaras._stores.redis.records import STATES
 
 FOLDER: Final = Path(__file__).parent / "lua"
 
-PARTS: Final = ("prelude", "log", "cells", "jobs")
+PARTS: Final = ("prelude", "log", "cells", "jobs", "plain")
 """Texts that verbs are put together from; all others are verbs."""
 
 LEDGER: Final = (
@@ -47,14 +51,22 @@ LEDGER: Final = (
     "numbers",
     "partitions",
     "index",
+    "dependents",  # ever noted: the order of those of one parent
+    "instances",  # ever enrolled: their order
+    "serving",  # grows when the queues change that are served
+    "arranged",  # `serving` when lines were last arranged by it
     "sharded",  # 1: hints go by sharded pub/sub
 )
 """Numbers that every script loads, and writes back where they have changed: the field `ledger` of the hash `meta`."""
 
-STATES: Final = {state: code for code, state in enumerate(JobState, 1)}
-"""States as rows keep them."""
-
 STRUCTS: Final[Mapping[str, type[Struct]]] = {
+    "PROFILE": records.Profile,
+    "EXTRA": records.Extra,
+    "ROW": records.Row,
+    "SETTLE": records.Settle,
+    "HOLDER": records.Holder,
+    "LINE": records.Line,
+    "TOLD": records.Told,
     "PARENT": Parent,
     "ATTEMPT": Attempt,
     "PUT": Put,
@@ -84,6 +96,9 @@ _COMMENT: Final = re.compile(r"(^|[^\S\n])-- .*", re.MULTILINE)
 _DEFINES: Final = re.compile(
     r"local function (?P<name>\w+)\(|function \w+:(?P<method>\w+)\(|local (?P<rows>\w+) = (?:hash|index)\(K\.\w+(?:, true)?\)$"
 )
+_WORD: Final = re.compile(r"\w+")
+_LOCAL: Final = re.compile(r"local (?:function (?P<name>\w+)|(?P<names>[\w, ]+?))(?: =|\(|$)")
+_END_OF_PART: Final = "PART ENDS"
 _STATE_SETS: Final = {"FINAL": FINAL, "WAITING": WAITING}
 _EVENT_SETS: Final = {"SETTLING": SETTLING, "UNCOUNTED": UNCOUNTED}
 _FLAGS: Final = frozenset({"allow-oom", "no-writes"})
@@ -135,7 +150,8 @@ def script(name: str) -> Script:
     flags = head.list("flags")
     if not _FLAGS.issuperset(flags):
         raise ScriptError(f"{name}.lua: flags {flags}; there are {sorted(_FLAGS)}")
-    body = _slim(_used("\n".join(_COMMENT.sub("", source(part)) for part in ("prelude", *head.list("uses"), name))))
+    used = _used("\n".join(_COMMENT.sub("", _bounded(part)) for part in ("prelude", *head.list("uses"), name)))
+    body = _slim(_enclosed(used))
     body = _header(name, body, reads_only="no-writes" in flags) + body
     keys = tuple(sorted(set(_KEY.findall(body))))
     places = {key: number for number, key in enumerate(keys, 1)}
@@ -164,10 +180,12 @@ def _header(name: str, body: str, *, reads_only: bool) -> str:
         f"{STATES[state]}{event.value}": _set_of(str(STATES[end]) for end in ends)
         for (state, event), ends in TRANSITIONS.items()
     }
+    tables["NAMES_OF_STATES"] = "{" + ", ".join(f"[{STATES[one]}] = '{one}'" for one in JobState) + "}"
     tables["MOVES"] = "{" + ", ".join(f"['{move}'] = {ends}" for move, ends in sorted(moves.items())) + "}"
     return "\n".join(
         (
             f"local SCRIPT, READS_ONLY = '{name}', {str(reads_only).lower()}",
+            f"local ID_ENTRY = {_quoted(id_entry(''))}",
             f"local LEDGER, NO_LEDGER = '>{'d' * len(LEDGER)}', string.rep('\\0', {8 * len(LEDGER)})",
             *(f"local {word} = {table}" for word, table in tables.items() if re.search(rf"\b{word}\b", body)),
             "",
@@ -195,7 +213,9 @@ def constants(group: str) -> Mapping[str, str]:
     if group == "M":
         return {name: f"M[{number}]" for number, name in enumerate(LEDGER, 1)}
     if group == "LIMIT":
-        return {name: str(value) for name, value in vars(limits).items() if isinstance(value, int)}
+        return {name: str(value) for name, value in vars(limits).items() if isinstance(value, int)} | {
+            "PAGE": str(records.PAGE)
+        }
     if group == "STATE":
         return {state.name: str(code) for state, code in STATES.items()}
     if group in WORDS:
@@ -209,6 +229,27 @@ def _quoted(value: Any) -> str:
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 
+def _bounded(part: str) -> str:
+    return f"{source(part)}\n{_END_OF_PART}"
+
+
+def _enclosed(text: str) -> str:
+    """Give each part a block of its own, and let out of it what is asked for behind it: Lua bears 200 locals at once."""
+    prelude, *parts, verb = text.removesuffix(_END_OF_PART).split(f"{_END_OF_PART}\n")
+    for place, part in enumerate(parts):
+        behind = frozenset(_WORD.findall("\n".join((*parts[place + 1 :], verb))))
+        offered: list[str] = []
+        lines = part.splitlines()
+        for number, line in enumerate(lines):
+            match = _LOCAL.match(line)
+            names = _WORD.findall(match["name"] or match["names"]) if match else []
+            if not behind.isdisjoint(names):
+                offered += names
+                lines[number] = line.removeprefix("local ") if "=" in line or "function" in line else ""
+        parts[place] = "\n".join((f"local {', '.join(offered)}" if offered else "", "do", *lines, "end"))
+    return "\n".join((prelude, *parts, verb))
+
+
 def _slim(text: str) -> str:
     """Leave out indents and empty lines."""
     lines = (line.strip() for line in text.splitlines())
@@ -217,7 +258,7 @@ def _slim(text: str) -> str:
 
 def _used(text: str) -> str:
     """Leave out functions and rows that nothing asks for: a script makes all that it has anew at each call."""
-    pieces: list[tuple[str, str]] = []  # what asks for it, a pattern; its text
+    pieces: list[tuple[str, str]] = []  # the name by which it is asked for, if it may go; its text
     lines = iter(text.splitlines())
     for line in lines:
         match = _DEFINES.match(line)
@@ -227,20 +268,14 @@ def _used(text: str) -> str:
                 piece.append(more)
                 if more == "end":
                     break
-        asked = (
-            ""
-            if match is None
-            else rf"[:.]{match['method']}\b"
-            if match["method"]
-            else rf"\b{match['name'] or match['rows']}\b"
-        )
-        pieces.append((asked, "\n".join(piece)))
+        pieces.append((match["method"] or match["name"] or match["rows"] if match else "", "\n".join(piece)))
+    words = [frozenset(_WORD.findall(piece)) for _, piece in pieces]
+    asked = Counter(word for some in words for word in some)
+    kept = dict.fromkeys(range(len(pieces)))
     while True:
-        kept = [
-            (asked, piece)
-            for place, (asked, piece) in enumerate(pieces)
-            if not asked or any(re.search(asked, other) for at, (_, other) in enumerate(pieces) if at != place)
-        ]
-        if len(kept) == len(pieces):
-            return "\n".join(piece for _, piece in kept)
-        pieces = kept
+        idle = [place for place in kept if pieces[place][0] and asked[pieces[place][0]] < 2]
+        if not idle:
+            return "\n".join(pieces[place][1] for place in kept)
+        for place in idle:
+            del kept[place]
+            asked.subtract(words[place])

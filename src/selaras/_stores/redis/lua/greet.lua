@@ -1,7 +1,37 @@
 -- greet: makes a partition, or begins a new epoch of one that its server may have forgotten parts of
--- uses: none
--- keys: meta
--- cost: O(1)                           -- promise: atomic
--- flags: none
+-- uses: log, cells
+-- arguments: format, partitions, index, run id of the server, sharded (1: hints go by sharded pub/sub), the least epoch
+-- reply: 1 if it was made; the format and the partitions that it has
+-- keys: accepted asked batches cancels counts dependents directory due dyn edges ended expiry far holders idle jobs left lines members mixed offers outbox page_order pages queues ready strays turns
+-- cost: O(1), at a new epoch O(entries)                           -- promise: atomic
+-- flags: allow-oom
 
-return finish()
+local format, partitions, index_, run, sharded, least = unpack(REQ)
+local is_new = not ledger
+if is_new then
+    call('HSET', K.meta, 'format', format, 'partitions', partitions, 'run', run)
+    M.partitions, M.index, M.epoch = partitions, index_, least
+    log_create()
+    cells_create()
+    for _, key in ipairs({
+        K.jobs, K.dyn, K.queues, K.turns, K.lines, K.directory, K.holders, K.counts, K.left, K.edges, K.pages, K.accepted,
+    }) do
+        call('HSET', key, ABSENT, '')
+    end
+    for _, key in ipairs({ K.ready, K.members, K.mixed, K.asked, K.cancels, K.idle, K.outbox, K.batches, K.dependents }) do
+        call('ZADD', key, 0, ABSENT)
+    end
+    for _, key in ipairs({ K.due, K.expiry, K.ended, K.far, K.strays, K.offers, K.page_order }) do
+        call('ZADD', key, '+inf', ABSENT)
+    end
+end
+local kept = call('HMGET', K.meta, 'format', 'partitions', 'run')
+if tonumber(kept[1]) == format and tonumber(kept[2]) == partitions then
+    M.sharded = sharded
+    if kept[3] ~= run or M.epoch < least then
+        M.epoch = math.max(M.epoch + 1, least)
+        call('HSET', K.meta, 'run', run)
+        cells_forget()
+    end
+end
+return finish(is_new and 1 or 0, tonumber(kept[1]), tonumber(kept[2]))

@@ -1,0 +1,1633 @@
+-- jobs: the jobs of a partition: admission, lines, claims, and what the end of an attempt sets in motion
+-- keys: accepted asked batches cancels counts dependents directory due dyn edges ended expiry far holders idle jobs left lines members mixed offers outbox page_order pages queues ready strays turns
+--
+-- A job is a field of `jobs` (what was enqueued: a head of numbers, its profile, its extra, meta and payload; written
+-- once) and one of `dyn` (what changes: an array of ROW). A plain job (it stands in no line, writes nothing, nobody
+-- waits for it) has no `dyn` until it is claimed, and its payload is never looked into.
+
+local text, byte = string.sub, string.byte
+local rows, changed_rows = {}, {} -- id -> row, or false
+local tickets = hash(K.jobs, true)
+local dyns = hash(K.dyn, true)
+local queues = hash(K.queues, true)
+local turns = hash(K.turns, true)
+local lines = hash(K.lines)
+local directory = hash(K.directory)
+local holders = hash(K.holders)
+local ready = index(K.ready)
+local due = index(K.due)
+local expiry = index(K.expiry)
+local ended = index(K.ended)
+local members = index(K.members)
+local mixed = index(K.mixed)
+local far = index(K.far)
+local strays = index(K.strays)
+local offers = index(K.offers)
+local asked = index(K.asked)
+local cancels = index(K.cancels)
+local idle = index(K.idle)
+local outbox = index(K.outbox)
+local elsewhere = {} -- name -> the partition it belongs to, of names that do not belong here
+local woken, woken_names, called = {}, {}, {}
+local NOTHING = {}
+local NO_EXTRA = { '', NOTHING, NOTHING, '', NOTHING, NOTHING, 0, 0, 0, NOTHING }
+local DEFAULT = {
+    STATE.BLOCKED, '', 0, '', 0, 0, false, '', 0, 0, -- state .. attempt
+    0, 0, false, 0, 0, 0, 0, 0, -- ended_us .. joined
+    false, 0, 0, '', false, '', false, false, false, NOTHING, 0, NOTHING, NOTHING, false, NOTHING, NOTHING, false, false,
+}
+
+local function wake(queue)
+    if not woken_names[queue] then
+        woken_names[queue] = true
+        woken[#woken + 1] = queue
+    end
+end
+
+local function learn(homes)
+    for i = 1, #homes, 2 do
+        elsewhere[homes[i]] = homes[i + 1]
+    end
+end
+
+-- Everything below a prefix, in the order of its bytes.
+local function under(key, prefix, limit)
+    if limit then
+        return call('ZRANGE', key, '[' .. prefix, '(' .. prefix .. '\255', 'BYLEX', 'LIMIT', 0, limit)
+    end
+    return call('ZRANGE', key, '[' .. prefix, '(' .. prefix .. '\255', 'BYLEX')
+end
+
+-- == what is counted
+
+local counted = {}
+
+local function count(queue, state, jobs)
+    local field = state .. queue -- a state is one digit
+    counted[field] = (counted[field] or 0) + jobs
+end
+
+at_end(function()
+    for field, jobs in pairs(counted) do
+        if jobs ~= 0 then
+            call('HINCRBY', K.counts, field, jobs)
+        end
+    end
+end)
+
+-- == turns and what they claimed
+
+local gone_claims = {} -- field of a turn -> claims of it that have ended
+
+local function turn_field(instance, turn)
+    return sized(instance) .. struct.pack('>I8', turn)
+end
+
+local function drop_turn(field)
+    turns:del(field)
+    call('HDEL', K.left, field)
+    call('ZREM', K.batches, field)
+end
+
+local function let_claims_go(instance, turn, claims)
+    if turn > 0 then
+        local field = turn_field(instance, turn)
+        local gone = gone_claims[field]
+        if gone then
+            gone[1] = gone[1] + claims
+        else
+            gone_claims[field] = { claims, instance, turn }
+        end
+    end
+end
+
+at_end(function()
+    for field, gone in pairs(gone_claims) do
+        local left = call('HINCRBY', K.left, field, -gone[1])
+        if left <= 0 then
+            local holder = holders:get(gone[2])
+            if not holder or gone[3] <= holder[HOLDER.acked] then
+                drop_turn(field)
+            end
+        end
+    end
+end)
+
+-- == rows
+
+local profiles = {}
+
+local function lane_of(queue, task)
+    return struct.pack('>I2c0I2c0', #queue, queue, #task, task)
+end
+
+local function profile_of(packed)
+    local profile = profiles[packed]
+    if not profile then
+        profile = cmsgpack.unpack(packed)
+        profile.rank = struct.pack('>I5', 549755813888 - profile[PROFILE.priority])
+        profile.lane = lane_of(profile[PROFILE.queue], '')
+        profile.is_scope = profile[PROFILE.kind] ~= KIND.TASK
+        profiles[packed] = profile
+    end
+    return profile
+end
+
+-- What was enqueued: mark, created, due, number; and of the client: size and text of profile, extra, meta; payload.
+local function ticket_of(mark, created, due_us, number, blob)
+    return mark .. struct.pack('>I8I8I8', created, due_us, number) .. blob
+end
+
+local function take_ticket(row, ticket)
+    local created, due_us, number, size = struct.unpack('>I8I8I8I2', ticket, 2)
+    local at = 28 + size
+    row.ticket, row.created, row.number = ticket, created, number
+    row.number8 = text(ticket, 18, 25)
+    row.profile = profile_of(text(ticket, 28, at - 1))
+    size = struct.unpack('>I4', ticket, at)
+    at = at + 4
+    if size > 0 then
+        row.extra = cmsgpack.unpack(text(ticket, at, at + size - 1))
+        learn(row.extra[EXTRA.homes])
+    else
+        row.extra = NO_EXTRA
+    end
+    row.meta_at = at + size
+    return due_us
+end
+
+local function make_row(id, ticket, dyn)
+    local row = dyn and cmsgpack.unpack(dyn) or {}
+    row.id = id
+    local due_us = take_ticket(row, ticket)
+    local is_plain = not dyn or row[ROW.is_plain]
+    for i = #row + 1, #DEFAULT do
+        row[i] = DEFAULT[i]
+    end
+    row.flag = is_plain and 'p' or 's'
+    if is_plain then
+        row[ROW.due_us], row[ROW.place], row[ROW.number] = due_us, row[ROW.place] > 0 and row[ROW.place] or row.number, row.number
+        if not dyn then
+            row[ROW.state] = due_us > row.created and STATE.SCHEDULED or STATE.READY
+            row[ROW.ready_us] = row.created
+        end
+    end
+    return row
+end
+
+-- Returns a job, or false.
+local function get_row(id)
+    local row = rows[id]
+    if row == nil then
+        local ticket = tickets:get(id)
+        row = ticket and make_row(id, ticket, dyns:get(id))
+        rows[id] = row
+    end
+    return row
+end
+
+local function read_ahead(ids)
+    tickets:prefetch(ids)
+    dyns:prefetch(ids)
+end
+
+local function in_lane(row)
+    local lane = row.profile.lane
+    if row[ROW.is_stray] then
+        lane = lane_of(row.profile[PROFILE.queue], row.profile[PROFILE.task])
+    end
+    return lane .. row.profile.rank .. struct.pack('>I8', row[ROW.place]) .. row.flag .. row.id
+end
+
+local function in_due(row)
+    if row.flag == 'p' then
+        return row.number8 .. 'p' .. row.profile.rank .. row.profile.lane .. row.id
+    end
+    return row.number8 .. 's' .. row.id
+end
+
+-- A row is about to change: from here on it is not plain, and lies where such rows lie.
+local function touch(row)
+    if row.is_changed then
+        return
+    end
+    row.is_changed = true
+    changed_rows[#changed_rows + 1] = row
+    if row.flag == 'p' then
+        local state = row[ROW.state]
+        if state == STATE.READY then
+            ready:drop(in_lane(row))
+        elseif state == STATE.SCHEDULED then
+            due:drop(in_due(row))
+        end
+        row.flag = 's'
+        if state == STATE.READY then
+            ready:add(in_lane(row))
+        elseif state == STATE.SCHEDULED then
+            due:add(in_due(row), row[ROW.due_us])
+        end
+    end
+end
+
+local function pack_row(row)
+    local last = #DEFAULT
+    while row[last] == DEFAULT[last] do
+        last = last - 1
+    end
+    row[ROW.number], row[ROW.is_plain] = row.number, false
+    return cmsgpack.pack({ unpack(row, 1, last) })
+end
+
+at_end(function()
+    for i = 1, #changed_rows do
+        local row = changed_rows[i]
+        if rows[row.id] == row then
+            dyns:set(row.id, pack_row(row))
+        end
+    end
+end)
+
+local function is_waiting_to_expire(row)
+    return row[ROW.expires_us] > 0 and WAITING[row[ROW.state]]
+end
+
+local function move(row, event, state)
+    local was = row[ROW.state]
+    local ends = MOVES[was .. event]
+    if not (ends and ends[state]) then
+        error('no job goes from ' .. was .. ' to ' .. state .. ' by ' .. event)
+    end
+    touch(row)
+    if not row.profile.is_scope then
+        local queue = row.profile[PROFILE.queue]
+        count(queue, was, -1)
+        count(queue, state, 1)
+    end
+    if was == STATE.SCHEDULED then
+        due:drop(in_due(row))
+    elseif was == STATE.RUNNING then
+        let_claims_go(row.holder, row[ROW.turn], 1)
+    elseif was == STATE.BLOCKED and row[ROW.registered_us] > 0 then
+        far:drop(row.number8 .. row.id)
+    elseif was == STATE.READY then
+        if row[ROW.is_stray] then
+            strays:drop(row.number8 .. row.id)
+        end
+        if row.profile[PROFILE.kind] == KIND.LOCK then
+            offers:drop(row.number8 .. row.id)
+        end
+    end
+    if row[ROW.expires_us] > 0 and WAITING[was] ~= WAITING[state] then
+        if WAITING[was] then
+            expiry:drop(row.number8 .. row.id)
+        else
+            expiry:add(row.number8 .. row.id, row[ROW.expires_us])
+        end
+    end
+    row[ROW.state] = state
+    if state == STATE.SCHEDULED then
+        due:add(in_due(row), row[ROW.due_us])
+    end
+end
+
+-- == order of enqueueing, in pages
+
+local pages = {} -- page -> {names to add, ids to leave out}
+
+local function page_at(number)
+    local page = math.floor(number / LIMIT.PAGE)
+    local changes = pages[page]
+    if not changes then
+        changes = { {}, {} }
+        pages[page] = changes
+    end
+    return changes
+end
+
+local function note_number(id, number)
+    local names = page_at(number)[1]
+    names[#names + 1] = sized(id)
+end
+
+local function forget_number(id, number)
+    page_at(number)[2][id] = true
+end
+
+at_end(function()
+    for page, changes in pairs(pages) do
+        local names = call('HGET', K.pages, page)
+        if not names then
+            call('ZADD', K.page_order, page, page)
+        elseif next(changes[2]) then
+            local kept, at = {}, 1
+            while at <= #names do
+                local id, after = struct.unpack('>I4c0', names, at)
+                if not changes[2][id] then
+                    kept[#kept + 1] = text(names, at, after - 1)
+                end
+                at = after
+            end
+            names = table.concat(kept)
+        end
+        names = (names or '') .. table.concat(changes[1])
+        if names == '' then
+            call('HDEL', K.pages, page)
+            call('ZREM', K.page_order, page)
+        else
+            call('HSET', K.pages, page, names)
+        end
+    end
+end)
+
+-- == the outbox
+
+local function post(to, ...)
+    outbox:add(next_counter() .. cmsgpack.pack({ to, ... }))
+end
+
+local function has_effects()
+    outbox:flush()
+    return call('ZCARD', K.outbox) > 1 and 1 or 0
+end
+
+-- Returns the names of each other partition, by partition.
+local function by_partition(names)
+    local there, order = {}, {}
+    for i = 1, #names do
+        local to = elsewhere[names[i]]
+        if to then
+            if not there[to] then
+                there[to] = {}
+                order[#order + 1] = to
+            end
+            table.insert(there[to], names[i])
+        end
+    end
+    table.sort(order)
+    return order, there
+end
+
+-- == small things
+
+local function merge_positions(positions, more)
+    if #more == 0 then
+        return positions
+    end
+    local merged = {}
+    for i = 1, #positions do
+        merged[i] = positions[i]
+    end
+    for i = 1, #more, 2 do
+        local at
+        for j = 1, #merged, 2 do
+            if merged[j] == more[i] then
+                at = j
+            end
+        end
+        if at then
+            merged[at + 1] = math.max(merged[at + 1], more[i + 1])
+        else
+            merged[#merged + 1] = more[i]
+            merged[#merged + 1] = more[i + 1]
+        end
+    end
+    return merged
+end
+
+local function without(list, value)
+    local kept = {}
+    for i = 1, #list do
+        if list[i] ~= value then
+            kept[#kept + 1] = list[i]
+        end
+    end
+    return kept
+end
+
+local function each_once(...)
+    local seen, names = {}, {}
+    for i = 1, select('#', ...) do
+        local list = select(i, ...)
+        for j = 1, #list do
+            if not seen[list[j]] then
+                seen[list[j]] = true
+                names[#names + 1] = list[j]
+            end
+        end
+    end
+    return names, seen
+end
+
+-- Returns those of a list of (name, number) that a question is answered with yes for.
+local function of_names(pairs_, is_wanted)
+    if #pairs_ == 0 then
+        return NOTHING
+    end
+    local wanted = {}
+    for i = 1, #pairs_ do
+        if is_wanted(pairs_[i][1]) then
+            wanted[#wanted + 1] = pairs_[i]
+        end
+    end
+    return wanted
+end
+
+local function is_here(name)
+    return not elsewhere[name]
+end
+
+local function owner_of(row)
+    return { M.index, row.id, row[ROW.fence] }
+end
+
+-- == unique keys
+
+local end_job, cancel
+
+local function hold_unique(row)
+    local unique = row.extra[EXTRA.unique]
+    if unique ~= '' and is_here(unique) then
+        directory:set(unique, { row.id, M.index })
+    end
+end
+
+local function free_directory(name, job, sender)
+    local entry = directory:get(name)
+    if entry and entry[1] == job and (entry[2] == sender or sender < 0) then
+        directory:del(name)
+    end
+end
+
+local function free_name(name, job)
+    if is_here(name) then
+        free_directory(name, job, M.index)
+    else
+        post(elsewhere[name], 'free_unique', name, job)
+    end
+end
+
+local function free_unique(row)
+    if row.extra[EXTRA.unique] ~= '' then
+        free_name(row.extra[EXTRA.unique], row.id)
+    end
+end
+
+local function has_right(job, unique)
+    local row = get_row(job)
+    if not row or row.extra[EXTRA.unique] ~= unique then
+        return false
+    end
+    local state = row[ROW.state]
+    return WAITING[state] or (row.profile[PROFILE.unique_until] == UNTIL.FINISHED and not FINAL[state])
+end
+
+-- A job gives way to a newer twin.
+local function supersede(job, by)
+    local row = get_row(job)
+    if row and WAITING[row[ROW.state]] then
+        cancel(row, 'superseded by ' .. by)
+    end
+end
+
+-- Lets a job that waits again have its unique key, or asks whoever has it; and whoever has it, whether it has a right to it.
+local retake
+
+local function meet_twin(unique, job, home, twin)
+    if has_right(twin, unique) then
+        if home == M.index then
+            supersede(job, twin)
+        else
+            post(home, 'supersede', job, twin)
+        end
+    elseif get_row(twin) then
+        if is_here(unique) then
+            retake(unique, job, home, twin)
+        else
+            post(elsewhere[unique], 'hold_unique', unique, job, home, twin)
+        end
+    end
+end
+
+function retake(unique, job, home, replacing)
+    local entry = directory:get(unique)
+    if not entry or entry[1] == job or entry[1] == replacing then
+        directory:set(unique, { job, home })
+    elseif entry[2] == M.index then
+        meet_twin(unique, job, home, entry[1])
+    else
+        post(entry[2], 'meet_twin', unique, job, home, entry[1])
+    end
+end
+
+-- It waits again: it has its unique key, unless a newer twin turns out to have a right to it.
+local function hold_again(row)
+    local unique = row.extra[EXTRA.unique]
+    if unique == '' then
+        return
+    end
+    if is_here(unique) then
+        retake(unique, row.id, M.index, '')
+    else
+        post(elsewhere[unique], 'hold_unique', unique, row.id, M.index, '')
+    end
+end
+
+-- == lines
+
+local part, enter
+
+local function line_of(name)
+    local line = lines:get(name)
+    if not line then
+        line = { '', '', {} }
+        lines:set(name, line)
+    end
+    return line
+end
+
+local function group_of(row)
+    return row.profile.is_scope and '' or 'q' .. row.profile[PROFILE.queue]
+end
+
+local function in_line(row)
+    return sized(row.extra[EXTRA.line]) .. sized(group_of(row)) .. row.profile.rank .. struct.pack('>I8', row[ROW.joined]) .. row.id
+end
+
+local function is_paused(queue)
+    return queues:get('p' .. queue)
+end
+
+local function is_served(group)
+    if group == '' then
+        return true
+    end
+    local queue = text(group, 2)
+    return queues:get('s' .. queue) and not is_paused(queue)
+end
+
+local function join_line(row)
+    local line, group = line_of(row.extra[EXTRA.line]), group_of(row)
+    members:add(in_line(row))
+    local is_known = false
+    for _, known in ipairs(line[LINE.groups]) do
+        is_known = is_known or known == group
+    end
+    if not is_known then
+        table.insert(line[LINE.groups], group)
+        if #line[LINE.groups] > 1 then
+            mixed:add(row.extra[EXTRA.line])
+        end
+    end
+    return line
+end
+
+-- Returns the first member of a line that may run, else the first of all (P21): a seek for each queue in it.
+local function first_in_line(name, line)
+    members:flush()
+    local best, best_rank, best_served
+    local left = {}
+    for _, group in ipairs(line[LINE.groups]) do
+        local prefix = sized(name) .. sized(group)
+        local member = under(K.members, prefix, 1)[1]
+        if member then
+            left[#left + 1] = group
+            local rank, served = text(member, #prefix + 1), is_served(group)
+            if not best or (served and not best_served) or (served == best_served and is_before(rank, best_rank)) then
+                best, best_rank, best_served = text(member, #prefix + 14), rank, served
+            end
+        end
+    end
+    if #line[LINE.groups] > 1 and #left < 2 then
+        mixed:drop(name)
+    end
+    line[LINE.groups] = left
+    return best
+end
+
+local function make_ready(row, event)
+    move(row, event, STATE.READY)
+    row[ROW.place], row[ROW.ready_us] = next_number(), NOW
+    if row.profile.is_scope then -- it is fetched by name
+        if row.profile[PROFILE.kind] == KIND.LOCK then
+            offers:add(row.number8 .. row.id, NOW)
+        end
+    else
+        ready:add(in_lane(row))
+        if row[ROW.is_stray] and text(row[ROW.reason], 1, 10) ~= 'unroutable' then
+            strays:add(row.number8 .. row.id, row[ROW.strayed_us])
+        end
+    end
+    wake(row.profile[PROFILE.queue])
+end
+
+local function leave_lane(row)
+    if not row.profile.is_scope then
+        ready:drop(in_lane(row))
+    end
+end
+
+local function arrange(name)
+    local line = line_of(name)
+    local first = line[LINE.holder] == '' and first_in_line(name, line) or nil
+    local head = line[LINE.head]
+    if head ~= '' and head ~= first then
+        local row = get_row(head)
+        touch(row)
+        leave_lane(row)
+        move(row, EVENT.HOLD, STATE.HELD)
+        line[LINE.head] = ''
+    end
+    if first and line[LINE.head] ~= first then
+        line[LINE.head] = first
+        make_ready(get_row(first), EVENT.PROMOTE)
+    end
+    if line[LINE.holder] == '' and not first then
+        lines:del(name)
+    else
+        lines:set(name, line)
+    end
+end
+
+local function leave(row)
+    touch(row)
+    if row[ROW.state] == STATE.READY then
+        leave_lane(row)
+    end
+    local name = row.extra[EXTRA.line]
+    local line = name ~= '' and lines:get(name)
+    if not line then
+        return
+    end
+    if line[LINE.holder] == row.id then
+        line[LINE.holder] = ''
+    end
+    if row[ROW.state] ~= STATE.RUNNING then
+        members:drop(in_line(row))
+    end
+    if line[LINE.head] == row.id then
+        line[LINE.head] = ''
+    end
+    arrange(name)
+end
+
+-- Lets a job wait where it belongs: for its time, for its line, or for a worker.
+function enter(row, event)
+    if row[ROW.due_us] > NOW then
+        move(row, event, STATE.SCHEDULED)
+        wake(row.profile[PROFILE.queue])
+        return
+    end
+    local name = row.extra[EXTRA.line]
+    local line = name ~= '' and lines:get(name)
+    if name == '' or (line and line[LINE.holder] == row.id) then -- an ordered retry kept it
+        make_ready(row, event)
+        return
+    end
+    touch(row)
+    if row[ROW.joined] == 0 then
+        row[ROW.joined] = next_number()
+    end
+    move(row, event, STATE.HELD)
+    if line then
+        join_line(row)
+        arrange(name)
+    else -- it stands there alone
+        join_line(row)[LINE.head] = row.id
+        make_ready(row, EVENT.PROMOTE)
+    end
+end
+
+-- == parents
+
+local function edge_field(parent, child, edge)
+    return sized(parent) .. sized(child) .. edge
+end
+
+-- Notes a dependent at its parent, in the order of coming. A dependent that comes again keeps its place.
+local function depend(parent, child, edge, home)
+    local field = edge_field(parent, child, edge)
+    local kept = call('HGET', K.edges, field)
+    local entry = cmsgpack.pack({ child, edge, home })
+    if kept then
+        call('ZREM', K.dependents, kept)
+        kept = text(kept, 1, 4 + #parent + 8) .. entry
+    else
+        M.dependents = M.dependents + 1
+        kept = sized(parent) .. struct.pack('>I8', M.dependents) .. entry
+    end
+    call('HSET', K.edges, field, kept)
+    call('ZADD', K.dependents, 0, kept)
+end
+
+-- Returns those that wait for a job, as (child, edge, home); takes them away if asked to.
+local function dependents_of(row, takes)
+    if not row[ROW.is_awaited] then
+        return NOTHING
+    end
+    local prefix = sized(row.id)
+    local found = under(K.dependents, prefix)
+    for i = 1, #found do
+        local entry = cmsgpack.unpack(text(found[i], #prefix + 9))
+        if takes then
+            call('HDEL', K.edges, edge_field(row.id, entry[1], entry[2]))
+            call('ZREM', K.dependents, found[i])
+        end
+        found[i] = entry
+    end
+    return found
+end
+
+-- Per partition, the position that a parent's effects reached.
+local function seen_by(row)
+    local seen = { M.index, M.position }
+    local positions = row[ROW.positions]
+    for i = 1, #positions, 2 do
+        if positions[i] ~= M.index then
+            seen[#seen + 1] = positions[i]
+            seen[#seen + 1] = positions[i + 1]
+        end
+    end
+    return seen
+end
+
+local function tell_child(parent, row, child, edge, home)
+    local state = row and row[ROW.state] or 0
+    local value = row and edge == EDGE.VALUE and row[ROW.result] or false
+    local positions = row and seen_by(row) or NOTHING
+    if home ~= M.index then
+        post(home, 'parted', parent, child, edge, state, value, positions)
+    else
+        part(parent, child, edge, state, value, positions)
+    end
+end
+
+local function register(parent, child, edge, home, to)
+    if to ~= M.index then
+        post(to, 'register', parent, child, edge, home)
+        return
+    end
+    local row = get_row(parent)
+    local is_over = not row or FINAL[row[ROW.state]]
+    if row and (not is_over or (row[ROW.state] == STATE.FAILED and (edge == EDGE.AFTER or edge == EDGE.VALUE))) then
+        touch(row)
+        row[ROW.is_awaited] = true
+        depend(parent, child, edge, home)
+    end
+    if is_over then
+        tell_child(parent, row, child, edge, home)
+    end
+end
+
+local function wait_of(row, parent, edge)
+    for i, wait in ipairs(row[ROW.waits]) do
+        if wait[1] == parent and wait[2] == edge then
+            return i
+        end
+    end
+end
+
+local function waits_elsewhere(row)
+    for _, wait in ipairs(row[ROW.waits]) do
+        if wait[3] ~= M.index then
+            return true
+        end
+    end
+    return false
+end
+
+-- A parent's end reaches its dependent. `state` 0: it is not known.
+function part(parent, child, edge, state, value, positions)
+    local row = get_row(child)
+    local at = row and row[ROW.state] == STATE.BLOCKED and wait_of(row, parent, edge)
+    if not at then
+        return
+    end
+    touch(row)
+    local stuck = without(row[ROW.stuck], parent)
+    local released = false
+    if state == STATE.SUCCEEDED then
+        released = true
+    elseif state == STATE.FAILED then
+        released = edge == EDGE.FINISHED or edge == EDGE.SCOPE
+        if not released then
+            stuck[#stuck + 1] = parent
+        end
+    elseif state == 0 or FINAL[state] then
+        released = edge == EDGE.FINISHED
+        if not released then
+            row[ROW.stuck] = stuck
+            local what = NAMES_OF_STATES[state] or 'is not known: never enqueued, or no longer kept'
+            row[ROW.reason] = 'parent ' .. parent .. ' ' .. what
+            end_job(row, EVENT.CANCEL, STATE.CANCELLED)
+            return
+        end
+    end
+    row[ROW.stuck] = stuck
+    row[ROW.reason] = stuck[1] and 'parent ' .. stuck[1] .. ' failed' or ''
+    if not released then
+        return
+    end
+    local waits = {}
+    for i, wait in ipairs(row[ROW.waits]) do
+        if i ~= at then
+            waits[#waits + 1] = wait
+        end
+    end
+    row[ROW.waits] = waits
+    if row[ROW.registered_us] > 0 and not waits_elsewhere(row) then
+        far:drop(row.number8 .. row.id)
+        row[ROW.registered_us] = 0
+    end
+    if edge == EDGE.VALUE then
+        row[ROW.input] = value
+    end
+    row[ROW.positions] = merge_positions(row[ROW.positions], positions)
+    if #waits == 0 then
+        enter(row, EVENT.UNBLOCK)
+    end
+end
+
+-- == coming in
+
+local function begin(row)
+    local extra = row.extra
+    row[ROW.due_us] = extra[EXTRA.due_us] > 0 and extra[EXTRA.due_us] or NOW + extra[EXTRA.delay_us]
+    if is_waiting_to_expire(row) then
+        expiry:drop(row.number8 .. row.id)
+    end
+    row[ROW.expires_us] = extra[EXTRA.expires_in_us] > 0 and NOW + extra[EXTRA.expires_in_us] or 0
+    if row[ROW.expires_us] > 0 then
+        expiry:add(row.number8 .. row.id, row[ROW.expires_us])
+    end
+    row[ROW.positions] = merge_positions(row[ROW.positions], extra[EXTRA.positions])
+    local parents = extra[EXTRA.parents]
+    if #parents > 0 then
+        local waits = { unpack(row[ROW.waits]) }
+        row[ROW.waits] = waits
+        for _, parent in ipairs(parents) do
+            waits[wait_of(row, parent[1], parent[2]) or #waits + 1] = parent
+        end
+    end
+    row[ROW.registered_us] = 0
+    if waits_elsewhere(row) then
+        row[ROW.registered_us] = NOW
+        far:add(row.number8 .. row.id, NOW)
+    end
+    for _, parent in ipairs(parents) do
+        register(parent[1], row.id, parent[2], M.index, parent[3])
+    end
+    if row[ROW.state] == STATE.BLOCKED and #row[ROW.waits] == 0 then
+        enter(row, EVENT.UNBLOCK)
+    end
+end
+
+local function payload_of(row)
+    return text(row.ticket, row.meta_at + 4 + struct.unpack('>I4', row.ticket, row.meta_at))
+end
+
+local function new_row(id, blob)
+    local row = { id = id, flag = 's' }
+    for i = 1, #DEFAULT do
+        row[i] = DEFAULT[i]
+    end
+    take_ticket(row, ticket_of('s', NOW, 0, 0, blob))
+    return row
+end
+
+local function admission(id, row, created, replaced, refusal)
+    return { id, row and row[ROW.state] or STATE.BLOCKED, created and 1 or 0, replaced and 1 or 0, refusal or '' }
+end
+
+-- Enqueues one job. Returns its admission: id, state, created, replaced, refusal.
+local function admit(id, blob)
+    local twin = get_row(id)
+    local new = new_row(id, blob)
+    if twin then
+        local is_same = twin.profile[PROFILE.task] == new.profile[PROFILE.task] and payload_of(twin) == payload_of(new)
+        return admission(id, twin, false, false, not is_same and REFUSAL.ID_CONFLICT)
+    end
+    local unique = new.extra[EXTRA.unique]
+    local entry = unique ~= '' and directory:get(unique)
+    if entry then
+        twin = get_row(entry[1])
+        if twin then
+            if new.profile[PROFILE.on_conflict] == CONFLICT.KEEP or not WAITING[twin[ROW.state]] then
+                return admission(twin.id, twin)
+            end
+            leave(twin)
+            local was = twin[ROW.state]
+            if was == STATE.SCHEDULED then
+                due:drop(in_due(twin))
+            elseif was == STATE.READY then
+                strays:drop(twin.number8 .. twin.id)
+            elseif was == STATE.BLOCKED and twin[ROW.registered_us] > 0 then
+                far:drop(twin.number8 .. twin.id)
+            end
+            count(twin.profile[PROFILE.queue], was, -1)
+            take_ticket(twin, ticket_of('s', twin.created, 0, twin.number, blob))
+            tickets:set(twin.id, twin.ticket)
+            count(twin.profile[PROFILE.queue], STATE.BLOCKED, 1)
+            twin[ROW.state], twin[ROW.joined], twin[ROW.is_stray], twin[ROW.strayed_us] = STATE.BLOCKED, 0, false, 0
+            begin(twin)
+            return admission(twin.id, twin, false, true)
+        end
+        if entry[2] ~= M.index then
+            return admission(entry[1])
+        end
+    end
+    local row = new
+    local number = next_number()
+    take_ticket(row, ticket_of('s', NOW, 0, number, blob))
+    rows[id] = row
+    tickets:set(id, row.ticket)
+    touch(row)
+    note_number(id, number)
+    if not row.profile.is_scope then
+        count(row.profile[PROFILE.queue], STATE.BLOCKED, 1)
+    end
+    hold_unique(row)
+    begin(row)
+    return admission(id, row, true)
+end
+
+-- Lets jobs whose time has come go on. Returns how many.
+local function promote(limit)
+    due:flush()
+    local found = call('ZRANGE', K.due, '-inf', NOW, 'BYSCORE', 'LIMIT', 0, limit)
+    local slow = {}
+    for i = 1, #found do
+        if byte(found[i], 9) ~= 112 then
+            slow[#slow + 1] = text(found[i], 10)
+        end
+    end
+    read_ahead(slow)
+    for i = 1, #found do
+        local member = found[i]
+        local id = text(member, 10)
+        local row
+        if byte(member, 9) == 112 then -- 'p', and no row of it was read
+            local size = struct.unpack('>I2', member, 15)
+            id = text(member, 19 + size)
+            row = rows[id]
+            if not row then
+                local place = next_number()
+                ready:add(text(member, 15, 18 + size) .. text(member, 10, 14) .. struct.pack('>I8', place) .. 'p' .. id)
+                dyns:set(id, cmsgpack.pack({ STATE.READY, '', struct.unpack('>I8', member), '', 0, 0, true, '', 0, 0, 0, 0, false, 0, 0, place, NOW }))
+                due:drop(member)
+                local queue = text(member, 17, 16 + size)
+                count(queue, STATE.SCHEDULED, -1)
+                count(queue, STATE.READY, 1)
+                wake(queue)
+            end
+        else
+            row = get_row(id)
+        end
+        if row then
+            enter(row, EVENT.DUE)
+        end
+    end
+    return #found
+end
+
+local function next_due_us()
+    due:flush()
+    local first = call('ZRANGE', K.due, 0, 0, 'WITHSCORES')
+    local at = tonumber(first[2])
+    if at == math.huge then
+        return -1
+    end
+    return math.max(0, at - NOW)
+end
+
+-- == claims
+
+local function take(row, instance, turn)
+    touch(row)
+    if row[ROW.state] == STATE.READY then
+        leave_lane(row)
+    end
+    move(row, EVENT.CLAIM, STATE.RUNNING)
+    row[ROW.attempt] = row[ROW.attempt] + 1
+    row[ROW.fence], row[ROW.instance], row[ROW.turn] = next_counter(), instance, turn
+    row[ROW.started_us], row[ROW.progress], row[ROW.is_stray], row[ROW.has_planted] = NOW, false, false, false
+    local name = row.extra[EXTRA.line]
+    if name ~= '' then
+        local line = line_of(name)
+        members:drop(in_line(row))
+        line[LINE.holder], line[LINE.head] = row.id, ''
+        lines:set(name, line)
+    end
+    if row.profile[PROFILE.unique_until] == UNTIL.STARTED then
+        free_unique(row)
+    end
+end
+
+-- Returns a claim: id, fence, ticket, attempt, lost, strayed, pre-images, input, positions.
+local function claim_of(row, preimages)
+    return {
+        row.id, row[ROW.fence], row.ticket, row[ROW.attempt], row[ROW.lost], row[ROW.strayed_us], preimages,
+        row[ROW.input] and { row[ROW.input] } or NOTHING, row[ROW.positions],
+    }
+end
+
+-- Hands a job out: next fence, attempt + 1, intents (L3).
+local function claim(row, instance, turn)
+    take(row, instance, turn)
+    local owner, preimages = owner_of(row), {}
+    for _, key in ipairs(row.extra[EXTRA.writes]) do
+        if is_here(key) then
+            local entry = cells_plant(owner, key)
+            if entry and row.profile[PROFILE.wants_preimage] then
+                preimages[#preimages + 1] = { key, entry[1], entry[2] }
+            end
+        end
+    end
+    return claim_of(row, preimages)
+end
+
+local function lay_aside(row)
+    touch(row)
+    leave_lane(row)
+    strays:drop(row.number8 .. row.id)
+    row[ROW.is_stray] = true
+    if row[ROW.strayed_us] == 0 then
+        row[ROW.strayed_us] = row[ROW.ready_us]
+    end
+    ready:add(in_lane(row))
+    if text(row[ROW.reason], 1, 10) ~= 'unroutable' then
+        strays:add(row.number8 .. row.id, row[ROW.strayed_us])
+    end
+end
+
+-- Begins a scope, or a lock whose line is free. Returns its fence ('': it stands in line) and a refusal.
+local function open_scope(id, blob, instance)
+    local admitted = admit(id, blob)
+    local row = get_row(admitted[1])
+    local kind = profile_of(text(blob, 3, 2 + struct.unpack('>I2', blob)))[PROFILE.kind]
+    if admitted[5] ~= '' or row.profile[PROFILE.kind] ~= kind then
+        return '', REFUSAL.ID_CONFLICT
+    end
+    if FINAL[row[ROW.state]] or (row[ROW.instance] ~= '' and row[ROW.instance] ~= instance) then
+        return '', REFUSAL.LEASE_LOST
+    end
+    touch(row)
+    if row[ROW.asker] ~= instance then
+        if row[ROW.asker] ~= '' then
+            asked:drop(sized(row[ROW.asker]) .. row.number8 .. id)
+        end
+        row[ROW.asker] = instance
+        asked:add(sized(instance) .. row.number8 .. id)
+    end
+    if row[ROW.state] == STATE.READY then
+        take(row, instance, 0)
+        for _, key in ipairs(row.extra[EXTRA.writes]) do
+            if is_here(key) then
+                cells_plant(owner_of(row), key)
+            end
+        end
+    end
+    return row[ROW.state] == STATE.RUNNING and row[ROW.fence] or '', ''
+end
+
+-- == ends of attempts
+
+-- Returns the running job if (instance, job, fence) is its attempt (P15).
+local function jobs_holds(instance, job, fence)
+    local row = get_row(job)
+    if row and row[ROW.state] == STATE.RUNNING and row[ROW.fence] == fence and row[ROW.instance] == instance then
+        return row
+    end
+    return nil
+end
+
+-- An attempt has planted intents beside its declared ones: its end must look for them.
+local function jobs_planted(job)
+    local row = get_row(job)
+    touch(row)
+    row[ROW.has_planted] = true
+end
+
+-- Voids keys and sets floors, each in the partition that has the key; tags and families here.
+local function void_names(keys, tags, families, versions, closes)
+    local names, are_named = each_once(keys)
+    local here = {}
+    for i = 1, #names do
+        if is_here(names[i]) then
+            here[#here + 1] = names[i]
+        end
+    end
+    cells_invalidate(here, tags, families, of_names(versions, is_here), of_names(closes, is_here))
+    local floors = {}
+    for _, list in ipairs({ versions, closes }) do
+        for i = 1, #list do
+            floors[#floors + 1] = list[i][1]
+        end
+    end
+    local order, there = by_partition((each_once(names, floors)))
+    for _, to in ipairs(order) do
+        local voided, is_there = {}, {}
+        for _, name in ipairs(there[to]) do
+            is_there[name] = true
+            if are_named[name] then
+                voided[#voided + 1] = name
+            end
+        end
+        local function is_wanted(name)
+            return is_there[name]
+        end
+        post(to, 'void', voided, NOTHING, NOTHING, of_names(versions, is_wanted), of_names(closes, is_wanted))
+    end
+end
+
+-- Closes keys that no intent guards to fills, for as long as a write may still land.
+local function closing(closes, keys)
+    if #keys == 0 then
+        return closes
+    end
+    local all = { unpack(closes) }
+    for i = 1, #keys do
+        all[#all + 1] = { keys[i], LIMIT.INTENT_GRACE_US }
+    end
+    return all
+end
+
+-- The lease was lost: what the attempt may have written is voided once more (G4).
+local function void_late(settlement)
+    local put_keys = {}
+    for i, put in ipairs(settlement[SETTLE.puts]) do
+        put_keys[i] = put[1]
+    end
+    local keys = each_once(
+        settlement[SETTLE.writes], settlement[SETTLE.serves], settlement[SETTLE.keys], settlement[SETTLE.planted], put_keys
+    )
+    local closes = settlement[SETTLE.closes]
+    if settlement[SETTLE.unsure] then
+        closes = closing(closes, settlement[SETTLE.serves])
+    end
+    void_names(keys, settlement[SETTLE.tags], settlement[SETTLE.families], NOTHING, closes)
+end
+
+local function settle_cells(row, settlement)
+    local owner, success = owner_of(row), settlement[SETTLE.event] == EVENT.SUCCEED
+    local unsure = settlement[SETTLE.unsure] and not success
+    local puts, put_keys = {}, {}
+    for i, put in ipairs(settlement[SETTLE.puts]) do
+        puts[put[1]] = put
+        put_keys[i] = put[1]
+    end
+    local writes, planted = row.extra[EXTRA.writes], settlement[SETTLE.planted]
+    local standing = NOTHING
+    if row[ROW.has_planted] then
+        standing = cells_keys_of(owner)
+    end
+    local own, is_own = each_once(writes, planted, standing)
+    local stored = {}
+    local versions, closes = settlement[SETTLE.versions], settlement[SETTLE.closes]
+    if unsure then
+        closes = closing(closes, row.extra[EXTRA.serves])
+    end
+    cells_set_floors(of_names(versions, is_here), of_names(closes, is_here))
+    local far_keys, is_far = {}, {}
+    for _, key in ipairs(own) do
+        if not is_here(key) then
+            far_keys[#far_keys + 1] = key
+        elseif unsure then
+            cells_leave(owner, key)
+        elseif settlement[SETTLE.event] == EVENT.RELEASE and not settlement[SETTLE.started] then
+            cells_restore(owner, key)
+        else
+            local position, stamp = cells_resolve(owner, key, success and puts[key] or nil)
+            if position then
+                stored[#stored + 1] = { key, position, stamp }
+            end
+        end
+    end
+    if unsure then
+        row[ROW.unsure] = row[ROW.unsure] or #own > 0
+        local left, is_left = each_once(row[ROW.left])
+        left = { unpack(left) }
+        for _, key in ipairs(far_keys) do
+            if not is_left[key] then
+                left[#left + 1] = key
+                left[#left + 1] = elsewhere[key]
+                is_left[key] = true
+            end
+        end
+        row[ROW.left] = left
+        far_keys = NOTHING
+    end
+    local order, there = by_partition(far_keys)
+    for _, to in ipairs(order) do
+        local its_puts, is_there = {}, {}
+        for _, key in ipairs(there[to]) do
+            is_there[key], is_far[key] = true, true
+            if success and puts[key] then
+                its_puts[#its_puts + 1] = puts[key][2]
+            end
+        end
+        local function is_wanted(key)
+            return is_there[key]
+        end
+        post(
+            to, 'resolve', owner[1], owner[2], owner[3], there[to], its_puts, 0, of_names(versions, is_wanted), of_names(closes, is_wanted)
+        )
+    end
+    local undeclared = {}
+    for _, key in ipairs(put_keys) do
+        if not is_own[key] then
+            undeclared[#undeclared + 1] = key
+        end
+    end
+    local function is_other(key)
+        return not is_here(key) and not is_far[key]
+    end
+    local names = each_once(undeclared, settlement[SETTLE.keys], row.extra[EXTRA.serves])
+    void_names(
+        names, settlement[SETTLE.tags], settlement[SETTLE.families], of_names(versions, is_other), of_names(closes, is_other)
+    )
+    return stored
+end
+
+-- Back to waiting: for its back-off, at the line's tail or in its old place (P21).
+local function again(row, event, due_us)
+    local unique = row.extra[EXTRA.unique]
+    local entry = unique ~= '' and directory:get(unique)
+    if entry and entry[1] ~= row.id and entry[2] == M.index and has_right(entry[1], unique) then
+        row[ROW.reason] = 'superseded by ' .. entry[1]
+        end_job(row, EVENT.SUPERSEDE, STATE.CANCELLED)
+        return
+    end
+    hold_again(row)
+    row[ROW.due_us] = due_us
+    if event == EVENT.GIVE_BACK then
+        if row[ROW.strayed_us] == 0 then
+            row[ROW.strayed_us] = NOW
+        end
+    elseif event ~= EVENT.RELEASE then
+        row[ROW.expires_us] = 0 -- it has started
+    end
+    local is_ordered = row.profile[PROFILE.ordered]
+    if (event == EVENT.RETRY or event == EVENT.SNOOZE) and not is_ordered then
+        row[ROW.joined] = 0
+    end
+    local name = row.extra[EXTRA.line]
+    local leaves = name ~= '' and not (event == EVENT.RETRY and is_ordered)
+    if leaves then
+        line_of(name)[LINE.holder] = ''
+        lines:set(name, line_of(name))
+    end
+    enter(row, event)
+    if leaves then
+        arrange(name)
+    end
+end
+
+local function remember(row, event, reason, unsure)
+    local history, first = {}, 1
+    if #row[ROW.history] >= LIMIT.HISTORY_MOST then
+        first = #row[ROW.history] - LIMIT.HISTORY_MOST + 2
+    end
+    for i = first, #row[ROW.history] do
+        history[#history + 1] = row[ROW.history][i]
+    end
+    history[#history + 1] = { row[ROW.attempt], row[ROW.fence], event, NOW, reason, unsure }
+    row[ROW.history] = history
+end
+
+local function apply(row, event, result, error_, reason, delay_us, unsure)
+    touch(row)
+    if event ~= EVENT.SUCCEED then
+        remember(row, event, reason, unsure)
+    end
+    if UNCOUNTED[event] then
+        row[ROW.attempt] = row[ROW.attempt] - 1
+    end
+    local was_asked = row[ROW.cancel_requested]
+    local asked_for = was_asked and row[ROW.reason] or ''
+    if was_asked then
+        cancels:drop(sized(row.holder) .. row[ROW.fence] .. row.id)
+    end
+    row[ROW.reason], row[ROW.error] = reason, error_
+    if event == EVENT.SUCCEED then
+        row[ROW.result] = result
+        end_job(row, event, STATE.SUCCEEDED)
+    elseif event == EVENT.FAIL and not row.profile.is_scope then
+        end_job(row, event, STATE.FAILED)
+    elseif event == EVENT.CANCEL or event == EVENT.FAIL then -- of a scope: it raised
+        if reason == '' then
+            row[ROW.reason] = asked_for
+        end
+        end_job(row, EVENT.CANCEL, STATE.CANCELLED)
+    elseif was_asked then
+        row[ROW.reason] = asked_for
+        end_job(row, EVENT.CANCEL, STATE.CANCELLED)
+    elseif event == EVENT.LOSE then
+        if row.profile.is_scope or row[ROW.lost] >= row.profile[PROFILE.max_lost] then
+            row[ROW.reason] = string.format('worker lost %d times', row[ROW.lost])
+            end_job(row, EVENT.EXHAUST, STATE.FAILED)
+        else
+            again(row, EVENT.LOSE, NOW)
+        end
+    else
+        again(row, event, NOW + (event == EVENT.RELEASE and 0 or delay_us))
+    end
+end
+
+local function send(child, row)
+    local id, blob, home = child[1], child[2], child[3]
+    if home == M.index then
+        return admit(id, blob)
+    end
+    local new = new_row(id, blob)
+    post(home, 'admit', id, blob, merge_positions(new.extra[EXTRA.positions], seen_by(row)))
+    return { id, STATE.BLOCKED, 1, 0, '' }
+end
+
+-- Ends an attempt and applies its effects (L4, L5). Returns: state (0: refused), refusal, stored, children.
+local function settle(instance, settlement)
+    learn(settlement[SETTLE.homes])
+    local row = jobs_holds(instance, settlement[SETTLE.job], settlement[SETTLE.fence])
+    if not row then
+        void_late(settlement)
+        return { 0, REFUSAL.LEASE_LOST, NOTHING, NOTHING }
+    end
+    local event = settlement[SETTLE.event]
+    if not SETTLING[event] then
+        return { 0, REFUSAL.WRONG_STATE, NOTHING, NOTHING }
+    end
+    touch(row)
+    if (event == EVENT.RELEASE or event == EVENT.GIVE_BACK) and (row[ROW.lost] > 0 or row[ROW.unsure]) then
+        settlement[SETTLE.unsure] = true -- it did nothing; one before it may write yet (P18)
+    end
+    local stored = settle_cells(row, settlement)
+    row.holder, row[ROW.instance] = row[ROW.instance], ''
+    apply(
+        row, event, settlement[SETTLE.result], settlement[SETTLE.error], settlement[SETTLE.reason], settlement[SETTLE.delay_us],
+        settlement[SETTLE.unsure]
+    )
+    local children = {}
+    if event == EVENT.SUCCEED then
+        for i, child in ipairs(settlement[SETTLE.children]) do
+            children[i] = send(child, row)
+        end
+    end
+    return { row[ROW.state], '', stored, children }
+end
+
+-- Settles one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18).
+local function lose(row)
+    touch(row)
+    local serves = row.extra[EXTRA.serves]
+    void_names(serves, NOTHING, NOTHING, NOTHING, closing(NOTHING, serves))
+    cells_pass_on(owner_of(row))
+    row.holder, row[ROW.instance] = row[ROW.instance], ''
+    row[ROW.lost] = row[ROW.lost] + 1
+    apply(row, EVENT.LOSE, false, false, 'worker lost', 0, false)
+end
+
+local function plain_settlement(job, fence, event, reason)
+    return {
+        job, fence, event, false, false, reason, 0, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING,
+        NOTHING, NOTHING, true, false, NOTHING,
+    }
+end
+
+local function release(row, reason)
+    settle(row[ROW.instance], plain_settlement(row.id, row[ROW.fence], EVENT.RELEASE, reason))
+end
+
+-- == ends of jobs
+
+-- Frees what a job leaves behind: its unique key, and intents of attempts that were lost or unsure (P18).
+local function let_go(row)
+    free_unique(row)
+    if not (row[ROW.lost] > 0 or row[ROW.unsure]) then
+        return
+    end
+    local owner = owner_of(row)
+    cells_let_stand(owner, NOW + LIMIT.INTENT_GRACE_US)
+    learn(row[ROW.left])
+    local keys = {}
+    for i = 1, #row[ROW.left], 2 do
+        keys[#keys + 1] = row[ROW.left][i]
+    end
+    local order, there = by_partition((each_once(row.extra[EXTRA.writes], keys)))
+    for _, to in ipairs(order) do
+        post(to, 'resolve', owner[1], owner[2], owner[3], there[to], NOTHING, LIMIT.INTENT_GRACE_US, NOTHING, NOTHING)
+    end
+end
+
+local function forget(row)
+    rows[row.id] = false
+    tickets:del(row.id)
+    dyns:del(row.id)
+    forget_number(row.id, row.number)
+    if M.partitions > 1 and not row.profile.is_scope then
+        free_name(ID_ENTRY .. row.id, row.id)
+    end
+    local state = row[ROW.state]
+    local at = row.number8 .. row.id
+    if FINAL[state] then
+        ended:drop(at)
+    elseif state == STATE.SCHEDULED then
+        due:drop(in_due(row))
+    elseif state == STATE.BLOCKED then
+        far:drop(at)
+    elseif state == STATE.READY then
+        strays:drop(at)
+    end
+    if is_waiting_to_expire(row) then
+        expiry:drop(at)
+    end
+    if row[ROW.asker] ~= '' then
+        asked:drop(sized(row[ROW.asker]) .. at)
+    end
+    if not row.profile.is_scope then
+        count(row.profile[PROFILE.queue], state, -1)
+    end
+end
+
+local function orphan_dependents(row)
+    for _, one in ipairs(dependents_of(row, true)) do
+        tell_child(row.id, false, one[1], one[2], one[3])
+    end
+end
+
+function end_job(row, event, state)
+    leave(row)
+    move(row, event, state)
+    row[ROW.ended_us], row[ROW.stuck] = NOW, NOTHING
+    if row[ROW.asker] ~= '' then
+        asked:drop(sized(row[ROW.asker]) .. row.number8 .. row.id)
+        row[ROW.asker] = ''
+    end
+    local is_failed = state == STATE.FAILED and not row.profile.is_scope
+    local ttl = is_failed and row.profile[PROFILE.failed_ttl_us] or row.profile[PROFILE.result_ttl_us]
+    row[ROW.keep_until_us] = NOW + ttl
+    ended:add(row.number8 .. row.id, NOW + ttl)
+    let_go(row)
+    for _, one in ipairs(dependents_of(row, true)) do
+        local child, edge, home = one[1], one[2], one[3]
+        if state == STATE.FAILED and (edge == EDGE.AFTER or edge == EDGE.VALUE) then
+            depend(row.id, child, edge, home) -- it may be retried by hand
+        end
+        tell_child(row.id, row, child, edge, home)
+    end
+    if row.profile[PROFILE.kind] == KIND.LOCK then -- nothing can wait for it
+        forget(row)
+    end
+end
+
+function cancel(row, reason)
+    local state = row[ROW.state]
+    if WAITING[state] then
+        touch(row)
+        row[ROW.reason] = reason
+        end_job(row, EVENT.CANCEL, STATE.CANCELLED)
+        return true
+    end
+    if state == STATE.RUNNING and not row[ROW.cancel_requested] then
+        touch(row)
+        row[ROW.cancel_requested], row[ROW.reason] = true, reason
+        cancels:add(sized(row[ROW.instance]) .. row[ROW.fence] .. row.id)
+        called[#called + 1] = row[ROW.instance]
+        return true
+    end
+    return false
+end
+
+local function expire_one(row)
+    if not WAITING[row[ROW.state]] then
+        return 0
+    end
+    touch(row)
+    row[ROW.reason] = 'it waited too long'
+    end_job(row, EVENT.EXPIRE, STATE.EXPIRED)
+    return 1
+end
+
+-- == instances
+
+local function cancels_of(instance)
+    cancels:flush()
+    local prefix, asks = sized(instance), {}
+    for _, member in ipairs(under(K.cancels, prefix)) do
+        asks[#asks + 1] = text(member, #prefix + 17)
+        asks[#asks + 1] = text(member, #prefix + 1, #prefix + 16)
+    end
+    return asks
+end
+
+-- Returns the running jobs of an instance, oldest claim first. `is_wanted`: which (job, fence, turn) to look at.
+local function running_of(instance, is_wanted)
+    local wanted, ids = {}, {}
+    local prefix = sized(instance)
+    local fields = under(K.batches, prefix)
+    turns:prefetch(fields)
+    for _, field in ipairs(fields) do
+        local turn = struct.unpack('>I8', field, #prefix + 1)
+        local told = cmsgpack.unpack(turns:get(field))
+        local claims = told[TOLD.claims]
+        for i = 1, #claims, 2 do
+            if is_wanted(claims[i], claims[i + 1], turn) then
+                wanted[#wanted + 1] = { claims[i], claims[i + 1] }
+                ids[#ids + 1] = claims[i]
+            end
+        end
+    end
+    asked:flush()
+    for _, member in ipairs(under(K.asked, prefix)) do
+        local id = text(member, #prefix + 9)
+        local row = get_row(id)
+        if row and is_wanted(id, row[ROW.fence], 0) then
+            wanted[#wanted + 1] = { id, row[ROW.fence] }
+        end
+    end
+    read_ahead(ids)
+    table.sort(wanted, function(a, b)
+        return a[2] < b[2]
+    end)
+    local running = {}
+    for _, one in ipairs(wanted) do
+        running[#running + 1] = jobs_holds(instance, one[1], one[2])
+    end
+    return running
+end
+
+local function drop_idle(instance, holder)
+    if holder[HOLDER.idle] then
+        for _, queue in ipairs(holder[HOLDER.idle]) do
+            idle:drop(sized(queue) .. struct.pack('>I8', holder[HOLDER.code]) .. instance)
+        end
+        holder[HOLDER.idle] = false
+        holders:set(instance, holder)
+    end
+end
+
+-- Rings one idle instance for each queue that has news, and those that were asked to cancel.
+local function wake_all()
+    for _, queue in ipairs(woken) do
+        idle:flush()
+        local prefix = sized(queue)
+        local first = under(K.idle, prefix, 1)[1]
+        if first then
+            local instance = text(first, #prefix + 9)
+            local holder = holders:get(instance)
+            if holder then
+                drop_idle(instance, holder)
+                ring(holder[HOLDER.bell])
+            else
+                idle:drop(first)
+            end
+        end
+    end
+    for _, instance in ipairs(called) do
+        local holder = holders:get(instance)
+        if holder then
+            ring(holder[HOLDER.bell])
+        end
+    end
+    woken, woken_names, called = {}, {}, {}
+end
+
+local function serve(queues_served, jobs)
+    for _, queue in ipairs((each_once(queues_served))) do
+        local field = 's' .. queue
+        local served = (tonumber(queues:get(field) or 0)) + jobs
+        if served > 0 then
+            queues:set(field, string.format('%d', served))
+        else
+            queues:del(field)
+        end
+    end
+    M.serving = M.serving + 1
+end
+
+-- Strikes an instance off, with its turns. Returns whether it was known.
+local function strike(instance)
+    local holder = holders:get(instance)
+    if not holder then
+        return false
+    end
+    drop_idle(instance, holder)
+    serve(holder[HOLDER.queues], -1)
+    holders:del(instance)
+    for _, field in ipairs(under(K.batches, sized(instance))) do
+        drop_turn(field)
+    end
+    return true
+end
+
+-- The served queues have changed: heads of lines in which several queues wait may change too.
+local function arrange_all()
+    if M.arranged == M.serving then
+        return
+    end
+    mixed:flush()
+    for _, name in ipairs(call('ZRANGE', K.mixed, 0, -1)) do
+        if name ~= '\255' then
+            arrange(name)
+        end
+    end
+    M.arranged = M.serving
+end

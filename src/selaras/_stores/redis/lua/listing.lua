@@ -1,0 +1,25 @@
+-- listing: jobs in pages of their numbers, the newest first: id, ticket and row of each
+-- uses: none
+-- arguments: the page before which to begin (-1: at the end), the most pages
+-- keys: dyn jobs page_order pages
+-- cost: O(J) for J jobs of the pages        -- promise: one moment a call
+-- flags: no-writes
+
+local before, most = REQ[1], REQ[2]
+local from = before < 0 and '(+inf' or string.format('(%d', before)
+local pages = call('ZRANGE', K.page_order, from, 0, 'BYSCORE', 'REV', 'LIMIT', 0, most)
+local found = {}
+for i = 1, #pages do
+    local names, at, ids = call('HGET', K.pages, pages[i]), 1, {}
+    while at <= #names do
+        local id, after = struct.unpack('>I4c0', names, at)
+        ids[#ids + 1], at = id, after
+    end
+    local kept, rows = call('HMGET', K.jobs, unpack(ids)), call('HMGET', K.dyn, unpack(ids))
+    for j = 1, #ids do
+        if kept[j] then
+            found[#found + 1] = { ids[j], kept[j], rows[j] }
+        end
+    end
+end
+return finish(#pages < most and -1 or tonumber(pages[#pages]), found)

@@ -1,0 +1,112 @@
+-- tend: due jobs, lost workers (looked at twice, P19), expiry, retention, lines, the log's length
+-- uses: log, cells, jobs
+-- arguments: limit
+-- keys: none
+-- cost: O(limit log N), and O(M) for M attempts of lost workers        -- promise: atomic
+-- flags: allow-oom
+
+local limit = REQ[1]
+local promoted = promote(limit)
+
+-- The first look at an expired lease suspects, the second, a grace later, settles as lost (P19).
+local suspected, lost, late = 0, 0, {}
+local known = call('HGETALL', K.holders)
+for i = 1, #known, 2 do
+    if known[i] ~= '\255' then
+        local holder = holders:get(known[i])
+        if holder and holder[HOLDER.until_us] <= NOW then
+            late[#late + 1] = { known[i], holder }
+        end
+    end
+end
+table.sort(late, function(a, b)
+    return a[2][HOLDER.code] < b[2][HOLDER.code]
+end)
+for _, one in ipairs(late) do
+    local instance, holder = one[1], one[2]
+    if holder[HOLDER.suspected_us] == 0 then
+        holder[HOLDER.suspected_us] = NOW
+        holders:set(instance, holder)
+        suspected = suspected + 1
+    elseif NOW - holder[HOLDER.suspected_us] >= math.max(LIMIT.REAP_GRACE_US, math.floor(holder[HOLDER.lease_us] / 2)) then
+        local running = running_of(instance, function()
+            return true
+        end)
+        strike(instance)
+        for _, row in ipairs(running) do
+            lose(row)
+        end
+        lost = lost + #running
+    end
+end
+
+local function ids_until(set, key, most, until_us)
+    set:flush()
+    local ids = call('ZRANGE', key, '-inf', until_us, 'BYSCORE', 'LIMIT', 0, most)
+    for i = 1, #ids do
+        ids[i] = text(ids[i], 9)
+    end
+    read_ahead(ids)
+    return ids
+end
+
+local expired = 0
+for _, id in ipairs(ids_until(expiry, K.expiry, limit, NOW)) do
+    local row = get_row(id)
+    expired = expired + (row and expire_one(row) or 0)
+end
+
+local over = ids_until(ended, K.ended, limit, NOW)
+for _, id in ipairs(over) do
+    local row = get_row(id)
+    forget(row)
+    orphan_dependents(row)
+end
+
+local offered = {}
+for _, id in ipairs(ids_until(offers, K.offers, 1000, NOW - LIMIT.LOCK_ACCEPT_US)) do
+    offered[#offered + 1] = get_row(id)
+end
+table.sort(offered, function(a, b)
+    return a.number < b.number
+end)
+for _, row in ipairs(offered) do
+    cancel(row, 'the lock was not fetched')
+end
+
+arrange_all()
+local fallen = cells_drop_fallen(limit)
+cells_drop_dead(limit)
+
+-- Parents elsewhere are told once more of jobs that have long waited for them (P22).
+local registered = ids_until(far, K.far, limit, NOW - LIMIT.ORPHAN_US)
+for _, id in ipairs(registered) do
+    local row = get_row(id)
+    touch(row)
+    row[ROW.registered_us] = NOW
+    far:add(row.number8 .. id, NOW)
+    local is_stuck = {}
+    for _, parent in ipairs(row[ROW.stuck]) do
+        is_stuck[parent] = true -- it has told us that it failed
+    end
+    for _, wait in ipairs(row[ROW.waits]) do
+        if wait[3] ~= M.index and not is_stuck[wait[1]] then
+            post(wait[3], 'register', wait[1], id, wait[2], M.index)
+        end
+    end
+end
+
+local unroutable = ids_until(strays, K.strays, 1000, NOW - LIMIT.UNROUTABLE_US)
+for _, id in ipairs(unroutable) do
+    local row = get_row(id)
+    touch(row)
+    row[ROW.reason] = 'unroutable: no worker knows task \'' .. row.profile[PROFILE.task] .. '\''
+    strays:drop(row.number8 .. id)
+end
+
+local trimmed = log_trim()
+wake_all()
+local again = promoted == limit or expired == limit or #over == limit or fallen == limit or #registered == limit
+return finish(
+    promoted, suspected, lost, expired, #over, #unroutable, trimmed, again and 1 or 0, cells_orphans(NOW - LIMIT.ORPHAN_US), has_effects()
+)

@@ -1,0 +1,76 @@
+-- turn: settles what has ended, lets go on whose time has come, claims, and tells the news (L2, L9)
+-- uses: log, cells, jobs, plain
+-- arguments: instance, number, acked, settlements, queues, tasks, limit, idle, progress (job, fence, data, ...)
+-- keys: none
+-- cost: O(log N) a job that is settled, let go on or claimed, and O(M) for M keys, children and dependents of it
+-- promise: atomic; a repeat of a number does nothing again
+-- flags: allow-oom
+
+local instance, number, acked = REQ[1], REQ[2], REQ[3]
+local holder = holders:get(instance)
+if not holder then
+    return finish(0, settle_all(instance, REQ[4]))
+end
+if acked > holder[HOLDER.acked] then
+    local from, to = '(' .. turn_field(instance, holder[HOLDER.acked]), '[' .. turn_field(instance, acked)
+    for _, field in ipairs(call('ZRANGE', K.batches, from, to, 'BYLEX')) do
+        if tonumber(call('HGET', K.left, field) or 0) <= 0 then
+            drop_turn(field)
+        end
+    end
+    holder[HOLDER.acked] = acked
+else
+    acked = holder[HOLDER.acked]
+end
+
+local tasks = {}
+for _, task in ipairs(REQ[6]) do
+    tasks[task] = true
+end
+local field = turn_field(instance, number)
+local kept = number > acked and turns:get(field)
+local settled, claims, position, more = NOTHING, NOTHING, M.position, false
+if kept then
+    local told = cmsgpack.unpack(kept)
+    settled, position = told[TOLD.settled], told[TOLD.position]
+    claims = claims_again(instance, told)
+    local _
+    _, _, _, more = claim_all(instance, number, REQ[5], tasks, 0)
+elseif number > acked then
+    settled = settle_all(instance, REQ[4])
+    local progress = REQ[9]
+    for i = 1, #progress, 3 do
+        local row = jobs_holds(instance, progress[i], progress[i + 1])
+        if row then
+            touch(row)
+            row[ROW.progress] = progress[i + 2]
+        end
+    end
+    promote(LIMIT.DUE_PER_TURN)
+    local taken, preimages
+    claims, taken, preimages, more = claim_all(instance, number, REQ[5], tasks, REQ[7])
+    position = M.position
+    turns:set(field, cmsgpack.pack({ position, settled, taken, preimages }))
+    call('ZADD', K.batches, 0, field)
+    if #taken > 0 then
+        call('HSET', K.left, field, #taken / 2)
+    end
+else
+    local _
+    _, _, _, more = claim_all(instance, number, REQ[5], tasks, 0)
+end
+if more then
+    for _, queue in ipairs(REQ[5]) do
+        wake(queue)
+    end
+end
+drop_idle(instance, holder)
+wake_all()
+if REQ[8] and #claims == 0 and not more and #REQ[5] > 0 then
+    holder[HOLDER.idle] = REQ[5]
+    for _, queue in ipairs(REQ[5]) do
+        idle:add(sized(queue) .. struct.pack('>I8', holder[HOLDER.code]) .. instance)
+    end
+end
+holders:set(instance, holder)
+return finish(1, settled, claims, position, more and 1 or 0, next_due_us(), cancels_of(instance), has_effects())

@@ -1,0 +1,394 @@
+"""The verbs of a partition: each is one script, in one trip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from selaras._contracts.partition import (
+    AnyEffect,
+    CacheStats,
+    Enqueued,
+    Fill,
+    FillReply,
+    Grant,
+    HeartbeatReply,
+    HeartbeatRequest,
+    Instance,
+    Invalidation,
+    JobFilter,
+    JobPage,
+    Outbox,
+    Owner,
+    Planted,
+    QueueStats,
+    ReadReply,
+    ReadRequest,
+    Reservation,
+    SettleReply,
+    Tended,
+    TurnReply,
+    TurnRequest,
+)
+from selaras._core.cache.entry import Entry, Intent
+from selaras._core.jobs.job import (
+    Admission,
+    Attempt,
+    Claim,
+    Fate,
+    JobKind,
+    JobRecord,
+    NewJob,
+    Refusal,
+    Settlement,
+    fate_of,
+)
+from selaras._core.jobs.states import JobState
+from selaras._core.positions import Cursor, News
+from selaras._stores.redis.caller import Caller, raw
+from selaras._stores.redis.cells import Cells, decode_news, entry_of, hex_of, intents_of
+from selaras._stores.redis.packing import (
+    Packing,
+    PutPacker,
+    admission_of,
+    attempts_of,
+    flat_attempts,
+)
+from selaras._stores.redis.records import PAGE, STATE_OF, STATES
+
+PAGES_A_LOOK: Final = 20
+"""Pages of jobs that one call looks at: a listing or a purge of many goes on by calls, so that others get a word in."""
+
+ABSENT: Final = b"\xff"
+_decode_instance: Final = msgspec.msgpack.Decoder(Instance).decode
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class RedisPartition:
+    """A partition on a server."""
+
+    def __init__(self, caller: Caller, partitions: int) -> None:
+        self.index = caller.index
+        self._caller = caller
+        self._ask = caller.ask
+        self._among = caller.among
+        self._packing = Packing(caller.index, partitions)
+        self.cells = Cells(caller)
+
+    # -- jobs
+
+    async def enqueue(self, jobs: Sequence[NewJob], since: Cursor) -> Enqueued:
+        """See `Partition`."""
+        packing = self._packing
+        news, told, outbox = await self._ask("enqueue", packing.groups_of(jobs), since)
+        return Enqueued(tuple(packing.admissions_of(told, jobs)), decode_news(news, since), bool(outbox))
+
+    async def turn(self, request: TurnRequest) -> TurnReply:
+        """See `Partition`."""
+        puts = PutPacker(self.cells.pack)
+        settlements = request.settlements
+        asked = (
+            request.instance,
+            request.number,
+            request.acked,
+            self._packing.settlements_of(settlements, puts) if settlements else (),
+            request.queues,
+            tuple(request.tasks),
+            request.limit,
+            request.idle,
+            [word for job, fence, progress in request.progress for word in (job, hex_of(fence), raw(progress))],
+        )
+        if puts.commands:
+            _, reply, _ = await self._among(puts.commands, "turn", asked, request.since, (), repeats=True)
+        else:
+            reply = await self._ask("turn", asked, request.since, repeats=True)
+        news = decode_news(reply[0], request.since)
+        settled = tuple(self._packing.settled_of(reply[2], settlements))
+        if not reply[1]:
+            return TurnReply(news=news, enrolled=False, settled=settled)
+        _, _, _, told, position, more, next_due_us, cancels, outbox = reply
+        claims: list[Claim] = []
+        if told:
+            claims, preimages = self._packing.claims_of(told, position)
+            if preimages:
+                await self._fetch(claims, preimages)
+        return TurnReply(
+            news=news,
+            settled=settled,
+            claims=tuple(claims),
+            more=bool(more),
+            next_due_us=next_due_us,
+            cancels=attempts_of(cancels) if cancels else (),
+            outbox=bool(outbox),
+        )
+
+    async def _fetch(self, claims: list[Claim], preimages: list[tuple[int, list[Any]]]) -> None:
+        """Give claims their pre-images; one whose value is not there any more is none."""
+        rows = [(key.decode(), row) for _, its in preimages for key, _, row in its]
+        values = iter(await self.cells.values(rows))
+        for place, its in preimages:
+            found: list[tuple[str, Entry]] = []
+            for key, expires_in_us, row in its:
+                value = next(values)
+                if value is not None:
+                    found.append((key.decode(), entry_of(expires_in_us, row, value)))
+            claims[place] = replace(claims[place], preimages=tuple(found))
+
+    async def settle(self, instance: str, settlements: Sequence[Settlement], since: Cursor) -> SettleReply:
+        """See `Partition`."""
+        puts = PutPacker(self.cells.pack)
+        asked = (instance, self._packing.settlements_of(settlements, puts))
+        _, (news, told, outbox), _ = await self._among(puts.commands, "settle", asked, since, ())
+        settled = tuple(self._packing.settled_of(told, settlements))
+        return SettleReply(settled, decode_news(news, since), bool(outbox))
+
+    async def enroll(self, instance: Instance) -> None:
+        """See `Partition`."""
+        asked = (instance.id, instance.lease_us, instance.queues, instance.bell, raw(_encode(instance)))
+        await self._ask("enroll", asked, repeats=True)
+
+    async def dismiss(self, instance: str) -> None:
+        """See `Partition`."""
+        await self._ask("dismiss", (instance,), repeats=True)
+
+    async def beat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        """Renew a lease; see `Pulse`."""
+        puts = PutPacker(self.cells.pack)
+        asked = (
+            request.instance,
+            request.last_turn,
+            flat_attempts(request.held),
+            flat_attempts(request.abandoned),
+            self._packing.settlements_of(request.settlements, puts),
+            flat_attempts(request.scopes),
+            request.names_scopes,
+        )
+        _, reply, _ = await self._among(puts.commands, "beat", asked, Cursor(), ())
+        enrolled, told, cancels = reply[1], reply[2], reply[4]
+        lost: list[int] = reply[3]
+        settled = tuple(self._packing.settled_of(told, request.settlements))
+        if not enrolled:
+            return HeartbeatReply(enrolled=False, lost=request.held, settled=settled)
+        return HeartbeatReply(
+            enrolled=True,
+            lost=tuple([request.held[place] for place in lost]),
+            cancels=attempts_of(cancels),
+            settled=settled,
+        )
+
+    # -- cache
+
+    async def read(self, requests: Sequence[ReadRequest], since: Cursor) -> ReadReply:
+        """See `Partition`."""
+        return await self.cells.read(requests, since)
+
+    async def fill(self, fills: Sequence[Fill], since: Cursor) -> FillReply:
+        """See `Partition`."""
+        return await self.cells.fill(fills, since)
+
+    async def extend_fills(self, tokens: Sequence[tuple[str, int]], lease_us: int) -> None:
+        """See `Partition`."""
+        await self.cells.extend_fills(tokens, lease_us)
+
+    async def abandon_fills(self, tokens: Sequence[tuple[str, int]]) -> None:
+        """See `Partition`."""
+        await self.cells.abandon_fills(tokens)
+
+    async def invalidate(self, names: Invalidation, since: Cursor) -> News:
+        """See `Partition`."""
+        return await self.cells.invalidate(names, since)
+
+    async def plant(self, instance: str, owner: Owner, keys: Sequence[str], since: Cursor) -> Planted:
+        """See `Partition`."""
+        return await self.cells.plant(instance, owner, keys, since)
+
+    async def events_since(self, since: Cursor) -> News:
+        """See `Partition`."""
+        return await self.cells.events_since(since)
+
+    def tail_now(self) -> Cursor | None:
+        """See `Partition`."""
+        return None
+
+    # -- scopes and locks outside jobs
+
+    async def open_scope(self, instance: str, job: NewJob, since: Cursor) -> Grant:
+        """See `Partition`."""
+        return await self.acquire(instance, job, since)
+
+    async def acquire(self, instance: str, job: NewJob, since: Cursor) -> Grant:
+        """See `Partition`."""
+        asked = (instance, job.id, raw(self._packing.blob_of(job)))
+        news, fence, refusal = await self._ask("acquire", asked, since, repeats=True)
+        return Grant(int(fence or b"0", 16), decode_news(news, since), Refusal(refusal.decode()) if refusal else None)
+
+    # -- housekeeping
+
+    async def tend(self, limit: int) -> Tended:
+        """See `Partition`."""
+        reply = await self._ask("tend", (limit,), repeats=True)
+        _, promoted, suspected, lost, expired, purged, unroutable, trimmed, again, orphans, outbox = reply
+        return Tended(
+            promoted=promoted,
+            suspected=suspected,
+            lost=lost,
+            expired=expired,
+            purged=purged,
+            unroutable=unroutable,
+            trimmed=trimmed,
+            again=bool(again),
+            orphans=intents_of(orphans),
+            outbox=bool(outbox),
+        )
+
+    async def outbox(self, limit: int) -> Outbox:
+        """See `Partition`."""
+        (members,) = await self._ask("outbox", (limit,), repeats=True)
+        return Outbox(tuple(map(self._packing.effect_of, members)))
+
+    async def delivered(self, ids: Sequence[int]) -> None:
+        """See `Partition`."""
+        if ids:
+            await self._ask("delivered", [hex_of(one) for one in ids], repeats=True)
+
+    async def accept(self, effects: Sequence[AnyEffect]) -> None:
+        """See `Partition`."""
+        puts = PutPacker(self.cells.pack)
+        asked = [self._packing.effect_for(effect, puts) for effect in effects]
+        await self._among(puts.commands, "accept", asked, Cursor(), (), repeats=True)
+
+    async def reserve(self, name: str, job: str, home: int, replacing: str) -> Reservation:
+        """See `Partition`."""
+        holder, its_home = await self._ask("reserve", (name, job, home, replacing), repeats=True)
+        return Reservation(holder.decode(), its_home, mine=holder.decode() == job)
+
+    async def fates(self, attempts: Sequence[Attempt]) -> tuple[Fate, ...]:
+        """See `Partition`."""
+        tickets, rows = await self._ask("fates", [attempt.job for attempt in attempts], repeats=True)
+        return tuple(map(self._fate_of, attempts, tickets, rows))
+
+    def _fate_of(self, attempt: Attempt, ticket: bytes | None, dyn: bytes | None) -> Fate:
+        if ticket is None:
+            return Fate.GONE
+        record = self._packing.record_of(attempt.job, ticket, dyn)
+        return fate_of(attempt.fence, state=record.state, fence=record.fence, history=record.history)
+
+    # -- inspection
+
+    async def job(self, id: str, since: Cursor) -> tuple[JobRecord | None, News]:
+        """See `Partition`."""
+        news, ticket, dyn = await self._ask("job", (id,), since, repeats=True)
+        record = self._packing.record_of(id, ticket, dyn) if ticket is not None else None
+        return record, decode_news(news, since)
+
+    async def jobs(self, which: JobFilter) -> JobPage:
+        """See `Partition`."""
+        packing = self._packing
+        found: list[tuple[int, JobRecord]] = []
+        page = which.before // PAGE + 1 if which.before else -1
+        while len(found) <= which.limit:
+            page, rows = await self._ask("listing", (page, PAGES_A_LOOK), repeats=True)
+            some = [
+                (packing.number_of(ticket), packing.record_of(id.decode(), ticket, dyn)) for id, ticket, dyn in rows
+            ]
+            some.sort(key=lambda one: -one[0])
+            found += [one for one in some if _is_wanted(which, *one)]
+            if page < 0:
+                break
+        shown = found[: which.limit]
+        more = shown and len(found) > len(shown)
+        return JobPage(tuple([record for _, record in shown]), shown[-1][0] if more else 0)
+
+    async def queues(self) -> tuple[QueueStats, ...]:
+        """See `Partition`."""
+        counted, lanes, served = await self._ask("queues", None, repeats=True)
+        counts: dict[str, dict[JobState, int]] = {}
+        for field, jobs in _pairs(counted):
+            if int(jobs or 0):
+                counts.setdefault(field[1:].decode(), {})[STATE_OF[int(field[:1])]] = int(jobs)
+        oldest: dict[str, int] = {}
+        stray: dict[str, int] = {}
+        for queue_, task, jobs, ready_us in lanes:
+            queue = queue_.decode()
+            oldest[queue] = min(ready_us, oldest.get(queue, ready_us))
+            stray[queue] = stray.get(queue, 0) + (jobs if task else 0)
+        workers: dict[str, int] = {}
+        paused: set[str] = set()
+        for field, value in _pairs(served):
+            queue = field[1:].decode()
+            if field[:1] == b"p":
+                paused.add(queue)
+            else:
+                workers[queue] = int(value)
+        return tuple(
+            [
+                QueueStats(
+                    name=name,
+                    counts={
+                        state.value: mine[state] for state in JobState if (mine := counts.get(name, {})).get(state)
+                    },
+                    paused=name in paused,
+                    workers=workers.get(name, 0),
+                    oldest_ready_us=oldest.get(name, 0),
+                    stray=stray.get(name, 0),
+                )
+                for name in sorted(counts.keys() | paused | workers.keys())
+            ]
+        )
+
+    async def instances(self) -> tuple[Instance, ...]:
+        """See `Partition`."""
+        (rows,) = await self._ask("instances", None, repeats=True)
+        return tuple([_decode_instance(blob) for _, blob in sorted(rows)])
+
+    async def cache_stats(self) -> CacheStats:
+        """See `Partition`."""
+        return await self.cells.cache_stats()
+
+    async def intents(self, key: str) -> tuple[Intent, ...]:
+        """See `Partition`."""
+        return await self.cells.intents(key)
+
+    # -- by hand
+
+    async def cancel(self, id: str, reason: str) -> tuple[JobState | None, bool]:
+        """See `Partition`."""
+        _, state, did = await self._ask("cancel", (id, reason))
+        return STATE_OF.get(state), bool(did)
+
+    async def revive(self, id: str) -> Admission:
+        """See `Partition`."""
+        _, told = await self._ask("revive", (id,))
+        return admission_of(told)
+
+    async def purge(self, states: Sequence[JobState], queue: str, limit: int) -> int:
+        """See `Partition`. Many are deleted step by step."""
+        purged, page = 0, -1
+        codes = [STATES[state] for state in states]
+        while purged < limit:
+            _, more, page = await self._ask("purge", (codes, queue, limit - purged, page, PAGES_A_LOOK))
+            purged += more
+            if page < 0:
+                break
+        return purged
+
+    async def pause(self, queue: str, *, paused: bool) -> None:
+        """See `Partition`."""
+        await self._ask("pause", (queue, paused), repeats=True)
+
+
+def _is_wanted(which: JobFilter, number: int, record: JobRecord) -> bool:
+    return (
+        record.kind is JobKind.TASK
+        and (not which.states or record.state in which.states)
+        and (not which.queue or record.queue == which.queue)
+        and (not which.task or record.task == which.task)
+        and (not which.before or number < which.before)
+    )
+
+
+def _pairs(told: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    return [(told[i], told[i + 1]) for i in range(0, len(told), 2) if told[i] != ABSENT]
