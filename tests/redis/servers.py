@@ -332,7 +332,13 @@ class RedisServer(Process):
             self.call("REPLICAOF", "NO", "ONE")
             return
         self.call("REPLICAOF", HOST, master.port)
-        until(self.is_in_step, f"{self} follows {master}")
+
+        def is_online() -> bool:
+            """The master's word counts, too: it waits for the first acknowledgement."""
+            known = [text for name, text in master.info("replication").items() if name.startswith("slave")]
+            return self.is_in_step() and any(f"port={self.port},state=online" in text for text in known)
+
+        until(is_online, f"{self} follows {master}")
 
     def is_in_step(self) -> bool:
         """Whether it is a replica and connected to its master."""
