@@ -12,6 +12,7 @@ from selaras._core.positions import START, Cursor
 from selaras._stores.redis.lines import Command
 from selaras._stores.redis.link import Link
 from selaras._stores.redis.scripts import script
+from selaras._stores.redis.wire import pack
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _EVENT_ID_BITS: Final = 50
@@ -76,6 +77,18 @@ class Caller:
         return await self.link.call_among(
             self.index, before, script(verb), self._args(request, since), after, urgent=urgent, repeats=repeats
         )
+
+    def packed(
+        self, verb: str, request: Any, before: Sequence[Command], after: Sequence[Command], since: Cursor
+    ) -> tuple[bytes, int]:
+        """Return the same as bytes, and how many replies will come."""
+        called = self.link.common.packed(self.index, script(verb), self._args(request, since))
+        if not before and not after:
+            return called, 1
+        parts = [pack(*words) for words in before]
+        parts.append(called)
+        parts += [pack(*words) for words in after]
+        return b"".join(parts), len(parts)
 
     def _args(self, request: Any, since: Cursor) -> Command:
         now_us = self._now_us() if self._now_us is not None else 0

@@ -10,12 +10,10 @@ was evicted, replaced, or written for an entry that was refused, is never taken 
 
 from __future__ import annotations
 
-import asyncio
 import os
-from asyncio import AbstractEventLoop, Future, Task
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from struct import Struct
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -34,21 +32,19 @@ from selaras._core.cache.floors import PerKey
 from selaras._core.jobs.job import Put, Refusal
 from selaras._core.positions import START, Cursor, Event, News, Scope
 from selaras._stores.redis.caller import Caller, raw
+from selaras._stores.redis.gathered import Call, Gathered, Replies
 from selaras._stores.redis.lines import Command
-from selaras._stores.redis.wire import ReplyError
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-Shared = TypeVar("Shared")
+from selaras._stores.redis.wire import ReplyError, WireLost, pack
 
 LOOKS_AGAIN: Final = 2
 """So often a look whose value is not there is repeated; then it is a miss without a token."""
 
-TOGETHER_MOST: Final = 1_000
-"""Calls that meet are sent together up to so many items: one script must not keep the others waiting."""
-
 _FEW_EVENTS: Final = 8
 """So many events of the log's end are asked for without knowing how many there are to be told."""
+
+_SWEEP: Final = 100
+_SWEEPS_MOST: Final = 10
+"""Entries that one `sweep` looks at: so many at a time, and so often while a quarter of them are in vain."""
 
 _KEEP_MS: Final = 30 * 86_400_000
 """How long a value without an end is kept by the server."""
@@ -119,6 +115,17 @@ def _later(told: list[bytes], since: Cursor) -> tuple[Event, ...]:
     return tuple(last.values())
 
 
+def _news_of(ledger: bytes, told: list[bytes], since: Cursor) -> News | None:
+    """Read the end of the log, if it reaches back to the cursor."""
+    at = _CURSOR.pack(since.position, since.event_id)
+    for first in range(len(told) - 1, -1, -1):
+        if told[first].startswith(at):
+            position, event_id = _CURSOR.unpack_from(told[-1])
+            tail = Cursor(int(position), int(event_id))
+            return News(tail, _later(told[first:], since), epoch=int(_EPOCH.unpack_from(ledger)[0]))
+    return None
+
+
 def intents_of(shown: Iterable[list[Any]]) -> tuple[Intent, ...]:
     """Read intents as `cells_shown` and `cells_orphans` tell them."""
     return tuple(
@@ -136,67 +143,6 @@ def version_of(text: bytes | str | None) -> int | None:
     return None if text is None else int(text, 16) - _VERSION_SHIFT
 
 
-# -- calls that meet
-
-
-class Gathered(Generic[Item, Result, Shared]):
-    """Calls that are made in one turn of a loop, with one cursor, go out as one.
-
-    `send` gets the items of all and returns a result an item, and what is told to all alike, such as the news.
-    """
-
-    def __init__(self, send: Callable[[list[Item], Cursor], Awaitable[tuple[Sequence[Result], Shared]]]) -> None:
-        self._send = send
-        self._open: dict[tuple[AbstractEventLoop, Cursor], _Meeting[Item, Result, Shared]] = {}
-        self._under_way: set[Task[None]] = set()
-
-    async def __call__(self, items: Sequence[Item], since: Cursor) -> tuple[Sequence[Result], Shared]:
-        """Return the results of these items. One caller's being cancelled does not disturb the others."""
-        loop = asyncio.get_running_loop()
-        at = (loop, since)
-        meeting = self._open.get(at)
-        if meeting is None or len(meeting.items) + len(items) > TOGETHER_MOST:
-            meeting = self._open[at] = _Meeting()
-            loop.call_soon(self._begin, at, meeting)
-        return await meeting.join(items, loop)
-
-    def _begin(self, at: tuple[AbstractEventLoop, Cursor], meeting: _Meeting[Item, Result, Shared]) -> None:
-        if self._open.get(at) is meeting:
-            del self._open[at]
-        task = at[0].create_task(meeting.hold(self._send, at[1]))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-
-
-class _Meeting(Generic[Item, Result, Shared]):
-    def __init__(self) -> None:
-        self.items: list[Item] = []
-        self._callers: list[tuple[int, int, Future[tuple[Sequence[Result], Shared]]]] = []
-
-    def join(self, items: Sequence[Item], loop: AbstractEventLoop) -> Future[tuple[Sequence[Result], Shared]]:
-        future: Future[tuple[Sequence[Result], Shared]] = loop.create_future()
-        first = len(self.items)
-        self.items += items
-        self._callers.append((first, len(self.items), future))
-        return future
-
-    async def hold(
-        self, send: Callable[[list[Item], Cursor], Awaitable[tuple[Sequence[Result], Shared]]], since: Cursor
-    ) -> None:
-        try:
-            results, shared = await send(self.items, since)
-        except BaseException as error:
-            for _, _, future in self._callers:
-                if not future.done():
-                    future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        for first, last, future in self._callers:
-            if not future.done():
-                future.set_result((results[first:last], shared))
-
-
 # -- the verbs
 
 
@@ -209,8 +155,10 @@ class Cells:
         self._value_key = caller.key("v:")
         # In a cluster a command over several keys is refused while their slot moves; one over one key never is.
         self._one_by_one = caller.link.common.address.shape == "cluster"
-        self._reads = Gathered[ReadRequest, Look, News](self._read)
-        self._fills = Gathered[Fill, "tuple[int, int] | None", News](self._fill)
+        self._swept = b"0"
+        self._reads = Gathered(caller, self._looks, self._seen, urgent=True, repeats=True)
+        self._fills = Gathered(caller, self._stores, self._stored, urgent=True, repeats=True)
+        self._tail = pack("HGET", caller.key("meta"), "ledger") + pack("LRANGE", caller.key("log"), -_FEW_EVENTS, -1)
 
     # -- readers
 
@@ -219,30 +167,49 @@ class Cells:
         looks, news = await self._reads(requests, since)
         return ReadReply(tuple(looks), news)
 
-    async def _read(self, requests: Sequence[ReadRequest], since: Cursor) -> tuple[Sequence[Look], News]:
-        looks, told = await self._look(requests, since)
-        for _ in range(LOOKS_AGAIN):
-            gone = [place for place, look in enumerate(looks) if look.__class__ is bytes]
-            if not gone:
-                break
-            # All that was found before stays true at the first tail, and what is found now is true at a later one.
-            again = [_without(requests[place], looks[place]) for place in gone]
-            for place, look in zip(gone, (await self._look(again, START))[0], strict=True):
-                looks[place] = look
-        found: list[Look] = [Busy(0) if look.__class__ is bytes else look for look in looks]
-        return found, decode_news(told, since)
-
-    async def _look(self, requests: Sequence[ReadRequest], since: Cursor) -> tuple[list[Any], list[Any]]:
-        """Look once. In place of a look whose value is not there stands the entry's row."""
+    def _looks(self, requests: Sequence[ReadRequest]) -> Call:
         asked: list[str | int] = []
         for one in requests:
             asked += (one.key, one.lease_us, hex_of(one.distrust) if one.distrust else "")
-        _, (told, looks), values = await self._caller.among(
-            (), "read", asked, since, self._gets([one.key for one in requests]), urgent=True, repeats=True
-        )
-        if not self._one_by_one:
-            values = values[0]
-        return [_look_of(look, value) for look, value in zip(looks, values, strict=True)], told
+        return Call("read", asked, after=self._gets([one.key for one in requests]))
+
+    def _seen(
+        self, requests: Sequence[ReadRequest], since: Cursor, replies: Replies
+    ) -> tuple[list[Look], News] | Coroutine[Any, Any, tuple[list[Look], News]]:
+        told, found = replies.script
+        looks = self._with_values(found, replies.after)
+        news = decode_news(told, since)
+        if all(look.__class__ is not bytes for look in looks):
+            return cast("list[Look]", looks), news
+        return self._look_again(requests, looks, news)
+
+    def _with_values(self, looks: list[Any], values: list[Any]) -> list[Look | bytes]:
+        """Put looks and values together. In place of a look whose value is not there stands the entry's row."""
+        return [
+            _look_of(look, value) for look, value in zip(looks, values if self._one_by_one else values[0], strict=True)
+        ]
+
+    async def _look_again(
+        self, requests: Sequence[ReadRequest], looks: list[Look | bytes], news: News
+    ) -> tuple[list[Look], News]:
+        """Look at those again whose values were not there, without these entries.
+
+        What was found before stays true at the first tail, and what is found now is true at a later one.
+        """
+        for _ in range(LOOKS_AGAIN):
+            gone = [(place, look) for place, look in enumerate(looks) if isinstance(look, bytes)]
+            if not gone:
+                break
+            for (place, _), look in zip(
+                gone, await self._look([_without(requests[place], row) for place, row in gone]), strict=True
+            ):
+                looks[place] = look
+        return [Busy(0) if isinstance(look, bytes) else look for look in looks], news
+
+    async def _look(self, requests: Sequence[ReadRequest]) -> list[Look | bytes]:
+        verb, asked, _, after = self._looks(requests)
+        _, (_, looks), values = await self._caller.among((), verb, asked, START, after, urgent=True, repeats=True)
+        return self._with_values(looks, values)
 
     async def values(self, rows: Sequence[tuple[str, bytes]]) -> list[bytes | None]:
         """Fetch the values of entries, given (key, row); None where it was evicted or replaced."""
@@ -261,17 +228,16 @@ class Cells:
         """See `Partition`."""
         # Mostly little has happened, and two plain commands tell that for less than a script. What the log got between
         # them is just newer than the ledger, and is told, too.
-        ledger, told = await self._caller.link.pipeline(
-            self._index,
-            (("HGET", self._caller.key("meta"), "ledger"), ("LRANGE", self._caller.key("log"), -_FEW_EVENTS, -1)),
-            urgent=True,
-        )
-        at = _CURSOR.pack(since.position, since.event_id)
-        for first in range(len(told) - 1, -1, -1):
-            if told[first].startswith(at) and since.position and ledger is not None:
-                position, event_id = _CURSOR.unpack_from(told[-1])
-                tail = Cursor(int(position), int(event_id))
-                return News(tail, _later(told[first:], since), epoch=int(_EPOCH.unpack_from(ledger)[0]))
+        wire = self._caller.link.ready(self._index) if since.position else None
+        if wire is not None:
+            try:
+                ledger, ends = await wire.send(self._tail, 2, self._caller.link.within_s(urgent=True))
+            except WireLost:
+                ledger, ends = None, None
+            if isinstance(ledger, bytes) and isinstance(ends, list):
+                news = _news_of(ledger, cast("list[bytes]", ends), since)
+                if news is not None:
+                    return news
         (told,) = await self._caller.ask("events", None, since, urgent=True, repeats=True)
         return decode_news(told, since)
 
@@ -282,19 +248,23 @@ class Cells:
         stored, news = await self._fills(fills, since)
         return FillReply(tuple(stored), news)
 
-    async def _fill(self, fills: Sequence[Fill], since: Cursor) -> tuple[Sequence[tuple[int, int] | None], News]:
+    def _stores(self, fills: Sequence[Fill]) -> Call:
         asked: list[str | int | msgspec.Raw] = []
         sets: list[Command] = []
-        places: list[int] = []
-        for place, one in enumerate(fills):
-            packed, command = self.pack(one.put)
-            asked += (*packed, hex_of(one.token))
+        for one in fills:
+            put, command = self.pack(one.put)
+            asked += (*put, hex_of(one.token))
             if command is not None:
                 sets.append(command)
-                places.append(place)
-        set_up, (told, stored), _ = await self._caller.among(sets, "fill", asked, since, (), urgent=True, repeats=True)
+        return Call("fill", asked, sets)
+
+    def _stored(
+        self, fills: Sequence[Fill], since: Cursor, replies: Replies
+    ) -> tuple[list[tuple[int, int] | None], News]:
+        told, stored = replies.script
         found = [None if at is None else (at[0], int(at[1], 16)) for at in stored]
-        for place, reply in zip(places, set_up, strict=True):
+        with_values = [place for place, one in enumerate(fills) if one.put.value]
+        for place, reply in zip(with_values, replies.before, strict=True):
             if reply.__class__ is ReplyError:  # the server has no room for it: an entry without a value is a miss
                 found[place] = None
         return found, decode_news(told, since)
@@ -306,6 +276,24 @@ class Cells:
     async def abandon_fills(self, tokens: Sequence[tuple[str, int]]) -> None:
         """See `Partition`."""
         await self._caller.ask("abandon_fills", _flat(tokens), urgent=True, repeats=True)
+
+    async def sweep(self) -> None:
+        """Forget entries whose values are gone: a server that is full evicts values alone, and would fill with the rest."""
+        for _ in range(_SWEEPS_MOST):
+            scan = ("HSCAN", self._caller.key("entries"), self._swept, "COUNT", _SWEEP)
+            ((self._swept, found),) = await self._caller.link.pipeline(self._index, (scan,))
+            rows = [(key, row) for key, row in zip(found[::2], found[1::2], strict=True) if _has_value(row)]
+            names = [(b"EXISTS", self._value_key.encode() + key) for key, _ in rows]
+            there = await self._caller.link.pipeline(self._index, names)
+            gone = [
+                _without(ReadRequest(key.decode()), row)
+                for (key, row), is_there in zip(rows, there, strict=True)
+                if not is_there
+            ]
+            if gone:
+                await self._look(gone)
+            if self._swept == b"0" or len(gone) * 4 < len(rows):
+                return
 
     # -- writers
 
@@ -358,6 +346,11 @@ def value_of(row: bytes, value: bytes | None) -> bytes | None:
     if value is None or len(value) != size + 8 or not value.startswith(name):
         return None
     return value[8:]
+
+
+def _has_value(row: bytes) -> bool:
+    """Say whether there should be a value in a key of its own. The row that lets the hash exist is empty."""
+    return len(row) > _ROW.size and _ROW.unpack_from(row)[3] > 0
 
 
 def entry_of(expires_in_us: int, row: bytes, value: bytes) -> Entry:

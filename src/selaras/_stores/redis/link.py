@@ -85,6 +85,15 @@ class Link:
         self.on_loop()
         return lines
 
+    def ready(self, index: int) -> Wire | None:
+        """Return the connection of the running loop on which the partition was greeted, if it may be spoken over at once."""
+        wire = self.lines().wires[index]
+        return wire if wire is not None and wire.open and not wire.stuffed else None
+
+    def within_s(self, *, urgent: bool) -> float:
+        """Return how long a caller waits."""
+        return URGENT_S if urgent else self._patience_s
+
     async def call(
         self,
         index: int,

@@ -18,7 +18,7 @@ import asyncio
 from asyncio import AbstractEventLoop, Future, Transport
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import hiredis
 
@@ -49,12 +49,28 @@ class WireLost(Exception):
         self.sent = sent
 
 
+class Answer(Protocol):
+    """Who is told a reply. A future is one; any other is told at once, and must not raise."""
+
+    def done(self) -> bool:
+        """Nobody waits any more."""
+        ...
+
+    def set_result(self, result: Any, /) -> None:
+        """Hear the reply, or a list of them."""
+        ...
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """Hear that no reply will come: WireLost."""
+        ...
+
+
 class _Waiting:
     """A caller, and the replies it has so far."""
 
     __slots__ = ("future", "replies", "since", "until", "wanted")
 
-    def __init__(self, future: Future[Any], wanted: int, since: float, until: float) -> None:
+    def __init__(self, future: Answer, wanted: int, since: float, until: float) -> None:
         self.future = future
         self.wanted = wanted
         self.since = since
@@ -116,6 +132,7 @@ class Wire(asyncio.Protocol):
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: Transport | None = None
         self._waiting: deque[_Waiting] = deque()
+        self._last_words: list[Callable[[], None]] = []
         self._buffer: list[bytes] = []
         self._buffered = 0  # bytes in the buffer
         self._unwritten = 0  # callers whose commands are there: the last ones that wait
@@ -134,9 +151,14 @@ class Wire(asyncio.Protocol):
         It raises WireLost when the connection is lost or `within_s` is over.
         """
         future: Future[Any] = self._loop.create_future()
+        self.send_for(future, packed, wanted, within_s)
+        return future
+
+    def send_for(self, future: Answer, packed: bytes, wanted: int, within_s: float) -> None:
+        """Send packed commands for somebody else; see `send`."""
         if not self.open:
             future.set_exception(WireLost(self.reason or "not connected", sent=False))
-            return future
+            return
         now = self._loop.time()
         self._waiting.append(_Waiting(future, wanted, now, now + within_s))
         self._unwritten += 1
@@ -146,7 +168,11 @@ class Wire(asyncio.Protocol):
         if not self._ticking:
             self._ticking = True
             self._loop.call_later(TICK_S, self._tick)
-        return future
+
+    def at_flush(self, last_word: Callable[[], None]) -> None:
+        """Call it when this turn of the loop is over: what it sends goes out with what was sent before. It must not raise."""
+        self._last_words.append(last_word)
+        self._arm()
 
     def tell(self, packed: bytes) -> None:
         """Send a command that is answered by what is pushed only: of subscriptions."""
@@ -156,11 +182,17 @@ class Wire(asyncio.Protocol):
     def _put(self, packed: bytes) -> None:
         self._buffer.append(packed)
         self._buffered += len(packed)
-        if not self._armed and not self._paused:
+        if not self._paused:
+            self._arm()
+
+    def _arm(self) -> None:
+        if not self._armed:
             self._armed = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        if self._last_words:
+            self._speak_last()
         self._armed = False
         if self._paused or not self._buffer or self._transport is None:
             return
@@ -169,6 +201,11 @@ class Wire(asyncio.Protocol):
         self._buffer.clear()
         self._buffered = self._unwritten = 0
         self._transport.write(packed)
+
+    def _speak_last(self) -> None:
+        words, self._last_words = self._last_words, []
+        for word in words:
+            word()
 
     @property
     def busy(self) -> bool:

@@ -1,0 +1,225 @@
+"""Calls of one verb that are made in one turn of a loop go out as one, in the same write as all else of that turn.
+
+call ─┐
+call ─┼─ a meeting ── just before the write: one script over the items of all ── reply ──> each its own results
+call ─┘                                │ not connected, refused, moved
+└──> the long way: `Link.call_among`
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, Future, Task
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from selaras._core.positions import Cursor
+from selaras._stores.redis.caller import Caller
+from selaras._stores.redis.errors import Meaning, meaning_of
+from selaras._stores.redis.lines import Command
+from selaras._stores.redis.wire import ReplyError, WireLost
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Shared = TypeVar("Shared")
+
+TOGETHER_MOST: Final = 1_000
+"""So many items are sent together at most: one script must not keep the others waiting."""
+
+
+class Call(NamedTuple):
+    """A script with plain commands before and behind it."""
+
+    verb: str
+    request: Any
+    before: Sequence[Command] = ()
+    after: Sequence[Command] = ()
+
+
+class Replies(NamedTuple):
+    """What came back, in the order of the call."""
+
+    before: list[Any]
+    script: list[Any]
+    after: list[Any]
+
+
+class Gathered(Generic[Item, Result, Shared]):
+    """A verb whose calls meet, where they are made with one cursor.
+
+    Args:
+        compose: makes the call for the items of all.
+        conclude: reads the replies: a result an item, and what is told to all alike, such as the news; or returns a
+            coroutine that finds them out.
+        urgent, repeats: see `Link.call`.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        compose: Callable[[Sequence[Item]], Call],
+        conclude: Callable[
+            [Sequence[Item], Cursor, Replies],
+            tuple[Sequence[Result], Shared] | Coroutine[Any, Any, tuple[Sequence[Result], Shared]],
+        ],
+        *,
+        urgent: bool = False,
+        repeats: bool = False,
+    ) -> None:
+        self.caller = caller
+        self.compose = compose
+        self.conclude = conclude
+        self.urgent = urgent
+        self.repeats = repeats
+        self.under_way: set[Task[None]] = set()
+        self.open: dict[tuple[AbstractEventLoop, Cursor], _Meeting[Item, Result, Shared]] = {}
+
+    def __call__(self, items: Sequence[Item], since: Cursor) -> Awaitable[tuple[Sequence[Result], Shared]]:
+        """Return the results of these items. A caller who goes away does not disturb the others."""
+        loop = asyncio.get_running_loop()
+        meeting = self.open.get((loop, since))
+        if meeting is not None and len(meeting.items) + len(items) <= TOGETHER_MOST:
+            return meeting.join(items)
+        meeting = self.open[loop, since] = _Meeting(self, loop, since)
+        future = meeting.join(items)
+        wire = self.caller.link.ready(self.caller.index)
+        if wire is not None:
+            wire.at_flush(meeting.go)
+        else:
+            loop.call_soon(meeting.go)
+        return future
+
+
+class _Meeting(Generic[Item, Result, Shared]):
+    """Those who call in one turn. It hears the reply itself: that is a turn sooner than a future would."""
+
+    def __init__(self, gathered: Gathered[Item, Result, Shared], loop: AbstractEventLoop, since: Cursor) -> None:
+        self.items: list[Item] = []
+        self._gathered = gathered
+        self._loop = loop
+        self._since = since
+        self._callers: list[tuple[int, int, Future[tuple[Sequence[Result], Shared]]]] = []
+        self._call = Call("", None)
+        self._answered = False
+
+    def join(self, items: Sequence[Item]) -> Future[tuple[Sequence[Result], Shared]]:
+        future: Future[tuple[Sequence[Result], Shared]] = self._loop.create_future()
+        first = len(self.items)
+        self.items += items
+        self._callers.append((first, len(self.items), future))
+        return future
+
+    def go(self) -> None:
+        """Nobody can join any more: send it."""
+        gathered, at = self._gathered, (self._loop, self._since)
+        if gathered.open.get(at) is self:
+            del gathered.open[at]
+        try:
+            self._call = gathered.compose(self.items)
+            link, caller = gathered.caller.link, gathered.caller
+            wire = link.ready(caller.index)
+            if wire is None:
+                self._begin(self._go_the_long_way())
+            else:
+                packed, wanted = caller.packed(*self._call, self._since)
+                wire.send_for(self, packed, wanted, link.within_s(urgent=gathered.urgent))
+        except Exception as error:  # noqa: BLE001 - it is told to those who wait
+            self._fail(error)
+
+    # -- as the one who is told the reply (`Answer`)
+
+    def done(self) -> bool:
+        return self._answered
+
+    def set_exception(self, error: Exception, /) -> None:
+        self._answered = True
+        gathered = self._gathered
+        if isinstance(error, WireLost) and error.sent and not gathered.repeats:
+            caller = gathered.caller
+            self._fail(caller.link.common.maybe_done(caller.index, self._call.verb, error))
+        else:
+            self._begin(self._go_the_long_way())
+
+    def set_result(self, told: Any, /) -> None:
+        self._answered = True
+        place = len(self._call.before)
+        replies: list[Any] = told if place or self._call.after else [told]
+        if replies[place].__class__ is ReplyError:
+            self._begin(self._go_the_long_way())
+        elif any(map(_may_pass, replies)):
+            self._begin(self._mend(replies))
+        else:
+            self._conclude(Replies(replies[:place], replies[place], replies[place + 1 :]))
+
+    # -- towards the end
+
+    def _begin(self, way: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(way)
+        self._gathered.under_way.add(task)
+        task.add_done_callback(self._gathered.under_way.discard)
+
+    async def _go_the_long_way(self) -> None:
+        gathered, (verb, request, before, after) = self._gathered, self._call
+        try:
+            found = await gathered.caller.among(
+                before, verb, request, self._since, after, urgent=gathered.urgent, repeats=gathered.repeats
+            )
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._conclude(Replies(*found))
+
+    async def _mend(self, replies: list[Any]) -> None:
+        """The script is done, and must not be sent again; what was refused beside it may be."""
+        caller, (_, _, before, after) = self._gathered.caller, self._call
+        refused = [place for place, reply in enumerate(replies) if _may_pass(reply)]
+        commands = (*before, (), *after)
+        try:
+            again = await caller.link.pipeline(caller.index, [commands[place] for place in refused])
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for place, reply in zip(refused, again, strict=True):
+            replies[place] = reply
+        place = len(before)
+        self._conclude(Replies(replies[:place], replies[place], replies[place + 1 :]))
+
+    def _conclude(self, found: Replies) -> None:
+        try:
+            ended = self._gathered.conclude(self.items, self._since, found)
+        except Exception as error:  # noqa: BLE001 - it is told to those who wait
+            self._fail(error)
+            return
+        if isinstance(ended, tuple):
+            self._tell(*ended)
+        else:
+            self._begin(self._find_out(ended))
+
+    async def _find_out(self, more: Coroutine[Any, Any, tuple[Sequence[Result], Shared]]) -> None:
+        try:
+            ended = await more
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._tell(*ended)
+
+    def _tell(self, results: Sequence[Result], shared: Shared) -> None:
+        for first, last, future in self._callers:
+            if not future.done():
+                future.set_result((results[first:last], shared))
+
+    def _fail(self, error: BaseException) -> None:
+        for _, _, future in self._callers:
+            if not future.done():
+                future.set_exception(error)
+
+
+def _may_pass(reply: Any) -> bool:
+    """Say whether a plain command was refused for now or at this place: not for want of memory."""
+    return reply.__class__ is ReplyError and meaning_of(reply) is not Meaning.FULL
