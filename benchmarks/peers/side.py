@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import random
-import resource
 import sys
 import time
 from collections.abc import Coroutine, Sequence
@@ -126,7 +125,7 @@ def _run(work: Coroutine[Any, Any, Numbers | None]) -> None:
         said = uvloop.run(work)
     except ImportError:
         said = asyncio.run(work)
-    print(json.dumps({**(said or {}), "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    print(json.dumps(said or {}))
 
 
 def main(name: str, what: str, *arguments: str) -> None:
