@@ -46,7 +46,8 @@ def test_the_environment_names_the_store_unless_the_program_does(
         ("sqlite:///jobs.db?journal=wal", "unknown option 'journal'"),
         ("sqlite:///jobs.db?partitions=0", "partitions"),
         ("memory://?synchronous=full", "unknown option"),
-        ("redis://:secret@localhost:6379/0", "selaras\\[redis\\]"),
+        ("redis://:secret@localhost:6379/0?journal=wal", "unknown option 'journal'"),
+        ("redis+sentinel://:secret@localhost", "name the sentinels' service"),
     ],
 )
 def test_a_url_that_says_nothing_is_explained(url: str, said: str) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
@@ -16,7 +16,13 @@ from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.store import Store
 from selaras._core.errors import ConfigurationError
 
-_KNOWN: Final = "sqlite:///selaras.db (beside your module), sqlite:////absolute/path.db, memory://"
+if TYPE_CHECKING:
+    from selaras._stores.redis.address import RedisAddress
+
+_KNOWN: Final = (
+    "sqlite:///selaras.db (beside your module), sqlite:////absolute/path.db, redis://localhost:6379/0 (or rediss, unix, "
+    "redis+sentinel, redis+cluster, and valkey...), memory://"
+)
 _SQLITE_OPTIONS: Final = frozenset({"partitions", "synchronous"})
 _MEMORY_OPTIONS: Final = frozenset({"partitions"})
 DEFAULT_FILE: Final = "selaras.db"
@@ -33,6 +39,7 @@ class Address(Struct, frozen=True):
     path: str
     options: dict[str, str]
     shown: str
+    redis: RedisAddress | None = None
 
 
 def address_of(
@@ -61,11 +68,8 @@ def address_of(
         case "memory":
             _check_options(url, options, _MEMORY_OPTIONS)
             return Address("memory", namespace, options, "memory://")
-        case "redis" | "rediss" | "valkey" | "valkeys" | "unix":
-            raise ConfigurationError(
-                f"{mask(url)}: Redis and Valkey are not in this version; they come with selaras[redis] 0.2. "
-                f"Until then give one of {_KNOWN}"
-            )
+        case scheme if _REDIS.fullmatch(scheme):
+            return _redis(url, namespace)
         case "":
             raise ConfigurationError(f"{mask(url)!r} is no URL of a store: give one of {_KNOWN}")
         case scheme:
@@ -82,6 +86,8 @@ def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy
         from selaras._stores.memory.store import MemoryStore
 
         return MemoryStore(clock, partitions=said or partitions, entropy=entropy)
+    if address.redis is not None:
+        return _open_redis(address.redis, partitions, entropy)
     from selaras._stores.sqlite.file import partitions_in
     from selaras._stores.sqlite.store import SqliteStore
 
@@ -97,13 +103,35 @@ def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy
     )
 
 
-_PASSWORD: Final = re.compile(r"(?<=://)([^/:@\s]*):[^/\s]*@")
-_NAMED_SECRET: Final = re.compile(r"(?i)\b(password|passwd|secret|token|api[_-]?key)=([^&\s]+)")
+_REDIS: Final = re.compile(r"(redis|valkey)s?(\+sentinel|\+cluster)?|unix", re.IGNORECASE)
+_LOGIN: Final = re.compile(r"(?<=://)([^/:@\s]*):\S*@")  # to the last @: a password may hold anything
+_NAMED_SECRET: Final = re.compile(r"(?i)\b((?:\w+_)?(?:password|passwd|secret|token|api[_-]?key))=([^&\s]+)")
 
 
 def mask(url: str) -> str:
-    """Return a URL without its password."""
-    return _NAMED_SECRET.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", url))
+    """Return a URL without its passwords."""
+    return _NAMED_SECRET.sub(r"\1=***", _LOGIN.sub(r"\1:***@", url))
+
+
+def _redis(url: str, namespace: str) -> Address:
+    from selaras._stores.redis.address import redis_address
+
+    where = redis_address(url, namespace)
+    servers = ",".join(map(str, where.endpoints))
+    return Address("redis", f"{servers}/{where.service}{where.account.db}", {}, where.shown, where)
+
+
+def _open_redis(where: RedisAddress, partitions: int, entropy: Entropy) -> Store:
+    try:
+        from selaras._stores.redis.store import RedisStore, partitions_for
+    except ModuleNotFoundError as error:
+        if error.name != "hiredis":
+            raise
+        raise ConfigurationError(
+            f"{where.shown}: Redis and Valkey need one more: pip install 'selaras[redis]'"
+        ) from error
+    store = RedisStore(where, partitions=partitions_for(where, partitions), entropy=entropy)
+    return cast(Store, store)  # as for the one on SQLite
 
 
 def _file_of(url: str, host: str, path: str, namespace: str, base: Path) -> Path:

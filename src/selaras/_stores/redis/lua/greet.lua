@@ -1,16 +1,16 @@
 -- greet: makes a partition, or begins a new epoch of one that its server may have forgotten parts of
 -- uses: log, cells
--- arguments: format, partitions, index, run id of the server, sharded (1: hints go by sharded pub/sub), the least epoch
--- reply: 1 if it was made; the format and the partitions that it has
+-- arguments: format, partitions, index, run id of the server, sharded (1: hints go by sharded pub/sub), the highest epoch that the caller has seen (-1: none)
+-- reply: the format and the partitions that it has, and its epoch
 -- keys: accepted asked batches cancels counts dependents directory due dyn edges ended expiry far holders idle jobs left lines members mixed offers outbox page_order pages queues ready strays turns
 -- cost: O(1), at a new epoch O(entries)                           -- promise: atomic
 -- flags: allow-oom
 
-local format, partitions, index_, run, sharded, least = unpack(REQ)
+local format, partitions, index_, run, sharded, seen = unpack(REQ)
 local is_new = not ledger
 if is_new then
     call('HSET', K.meta, 'format', format, 'partitions', partitions, 'run', run)
-    M.partitions, M.index, M.epoch = partitions, index_, least
+    M.partitions, M.index, M.epoch = partitions, index_, seen + 1
     log_create()
     cells_create()
     for _, key in ipairs({
@@ -28,10 +28,10 @@ end
 local kept = call('HMGET', K.meta, 'format', 'partitions', 'run')
 if tonumber(kept[1]) == format and tonumber(kept[2]) == partitions then
     M.sharded = sharded
-    if kept[3] ~= run or M.epoch < least then
-        M.epoch = math.max(M.epoch + 1, least)
+    if kept[3] ~= run or M.epoch < seen then
+        M.epoch = math.max(M.epoch, seen) + 1
         call('HSET', K.meta, 'run', run)
         cells_forget()
     end
 end
-return finish(is_new and 1 or 0, tonumber(kept[1]), tonumber(kept[2]))
+return finish(tonumber(kept[1]), tonumber(kept[2]), M.epoch)
