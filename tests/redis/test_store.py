@@ -147,6 +147,19 @@ async def test_a_failover_begins_a_new_epoch_since_the_replica_may_have_lagged()
             assert await epoch_of(store) > before
 
 
+async def test_what_is_enqueued_and_settled_waits_for_a_replica_where_that_was_asked_for() -> None:
+    with RedisServer() as server:
+        async with opened(server.url_for(query="durability=replicated&replicated_within=0.2")) as store:
+            partition = store.partitions[0]
+            with pytest.raises(StoreUnavailable, match=r"'enqueue' was done at .*, but no replica had it"):
+                await partition.enqueue([NewJob(id="j", task="t")], START)
+            await fill(store)  # values need no replica
+
+            with server.replica():
+                told = await partition.enqueue([NewJob(id="j", task="t")], START)
+                assert not told.admissions[0].created  # it was there
+
+
 # ---------------------------------------------------------------- heartbeats
 
 

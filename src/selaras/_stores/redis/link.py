@@ -32,6 +32,11 @@ URGENT_S: Final = 1.0
 AT_ONCE_MOST: Final = 5
 """So often a command is sent again at once (moved, asked, loaded, greeted); after that, with a wait before."""
 
+DURABLE: Final = frozenset({"enqueue", "settle", "turn"})
+"""Verbs that accept jobs or end attempts. Where the store is to be replicated, their reply comes when a replica has what
+they wrote, dependents that the same step released included.
+"""
+
 _FINAL: Final = frozenset({Meaning.FULL, Meaning.REFUSED, Meaning.FAULT, Meaning.OTHER})
 
 
@@ -102,20 +107,20 @@ class Link:
         *,
         urgent: bool = False,
         repeats: bool = False,
-        replicated: bool = False,
+        replicated: bool | None = None,
     ) -> Any:
         """Run a script in a partition and return its reply.
 
         Args:
             urgent: the caller has somewhere else to go: it waits a second at most, and not for a server known to be away.
             repeats: twice does no more than once: it is sent again if its reply is lost.
-            replicated: wait until a replica has it, if the store is to be so durable.
+            replicated: wait until a replica has it, if the store is to be so durable; None: as its verb does (`DURABLE`).
 
         Raises:
             StoreUnavailable: nothing was done, or the text says that it may have been.
         """
         wire = self.lines().wires[index]
-        if wire is not None and not wire.stuffed and not (replicated and self._replicas_ms):
+        if wire is not None and not wire.stuffed and not (self._replicas_ms and self._waits(script, replicated)):
             # The common case, with nothing that it does not need.
             within_s = URGENT_S if urgent else self._patience_s
             try:
@@ -142,13 +147,13 @@ class Link:
         *,
         urgent: bool = False,
         repeats: bool = False,
-        replicated: bool = False,
+        replicated: bool | None = None,
     ) -> tuple[list[Any], Any, list[Any]]:
         """Run a script with plain commands before and behind it, in one trip; these must bear being repeated.
 
         What they meet (a full memory, say) does not stop the script: it stands as an error in the place of their reply.
         """
-        waits = replicated and self._replicas_ms > 0
+        waits = self._replicas_ms > 0 and self._waits(script, replicated)
         if waits:
             after = (*after, ("WAIT", 1, self._replicas_ms))
         commands = [pack(*words) for words in before]
@@ -177,6 +182,9 @@ class Link:
             if isinstance(reply, ReplyError):
                 raise told(reply, meaning_of(reply), where=self.common.where(index), doing=str(words[0]))
         return replies
+
+    def _waits(self, script: Script, replicated: bool | None) -> bool:
+        return script.name in DURABLE if replicated is None else replicated
 
     def _check_replicas(self, reached: Any, index: int, name: str) -> None:
         if isinstance(reached, int) and reached >= 1:
