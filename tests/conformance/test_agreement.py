@@ -91,6 +91,7 @@ puts = st.builds(
     tags=few(TAGS),
     family=st.sampled_from(FAMILIES),
     version=st.sampled_from((None, 1, 2)),
+    note=st.sampled_from((b"", b"\xff\x00")),
 )
 parents = st.lists(
     st.tuples(st.sampled_from(IDS + SCOPES), st.sampled_from(Edge)), max_size=2, unique_by=lambda pair: pair[0]
@@ -439,18 +440,26 @@ class Histories(RuleBasedStateMachine):
         key=st.sampled_from(KEYS),
         family=st.sampled_from(FAMILIES),
         wants=st.booleans(),
-        distrusts=st.booleans(),
+        sight=st.sampled_from(("fresh", "distrusts", "renews")),
         reader=some,
     )
-    def read(self, key: str, family: str, wants: bool, distrusts: bool, reader: int) -> None:
-        distrust = self.stamps[-1] if distrusts else 0
-        request = ReadRequest(key, family, LOAD if wants else 0, distrust)
+    def read(self, key: str, family: str, wants: bool, sight: str, reader: int) -> None:
+        stamp = self.stamps[-1]
+        request = ReadRequest(
+            key,
+            family,
+            LOAD if wants else 0,
+            distrust=stamp if sight == "distrusts" else 0,
+            renews=stamp if sight == "renews" else 0,
+        )
         reply = self.told(partition_of(key, self.partitions), reader, lambda one, since: one.read([request], since))
         look = reply.looks[0]
         if isinstance(look, Miss):
             self.tokens.append((key, look.token))
         elif isinstance(look, Hit):
             self.stamps.append(look.entry.stamp)
+            if look.token:
+                self.tokens.append((key, look.token))
 
     @rule(which=some, put=puts, reader=some)
     @precondition(lambda self: self.tokens)

@@ -359,3 +359,92 @@ async def test_q2_a_reader_between_a_claim_and_its_settle_stores_nothing(world: 
     assert during == Standing()
     assert not late
     assert await world.value(K) is None
+
+
+async def test_what_is_noted_with_a_value_comes_back_with_it(world: World) -> None:
+    token = await world.miss(K)
+    await world.fill(token, put(K, b"v0", note=b"\x00\xffnote"))
+
+    look = await world.look(K)
+
+    assert isinstance(look, Hit)
+    assert look.entry.note == b"\x00\xffnote"
+
+
+async def test_of_those_who_renew_an_entry_one_gets_the_token_and_all_get_the_entry(world: World) -> None:
+    await world.cache(K, b"v0")
+    seen = await world.hit(K)
+
+    first, second = (await world.look(K, renews=seen.stamp), await world.look(K, renews=seen.stamp))
+
+    assert isinstance(first, Hit)
+    assert isinstance(second, Hit)
+    assert (first.entry, second.entry) == (seen, seen)
+    assert first.token
+    assert (second.token, second.wait_us) == (0, LOAD)
+    assert await world.fill(first.token, put(K, b"v1"))
+    assert await world.value(K) == b"v1"
+
+
+async def test_an_entry_that_has_been_renewed_already_is_not_renewed_again(world: World) -> None:
+    await world.cache(K, b"v0")
+    seen = await world.hit(K)
+    token = await world.renew(K, seen.stamp)
+    assert await world.fill(token, put(K, b"v1"))
+
+    look = await world.look(K, renews=seen.stamp)
+
+    assert isinstance(look, Hit)
+    assert (look.entry.value, look.token, look.wait_us) == (b"v1", 0, 0)
+
+
+async def test_who_asks_for_no_token_renews_nothing(world: World) -> None:
+    await world.cache(K, b"v0")
+    seen = await world.hit(K)
+
+    look = await world.look(K, lease_us=0, renews=seen.stamp)
+
+    assert look == Hit(seen)
+
+
+async def test_a_renewal_that_runs_out_or_is_given_back_leaves_the_entry_to_the_next_one(world: World) -> None:
+    await world.cache(K, b"v0")
+    seen = await world.hit(K)
+    lapsed = await world.renew(K, seen.stamp)
+    world.clock.advance(LOAD)
+    given_back = await world.renew(K, seen.stamp)
+    await world.home.abandon_fills([(K, given_back)])
+
+    last = await world.renew(K, seen.stamp)
+
+    assert len({lapsed, given_back, last}) == 3
+    assert await world.value(K) == b"v0"
+    assert not await world.fill(lapsed, put(K, b"late"))
+
+
+@pytest.mark.parametrize("how", ["key", "tag", "family", "claim"])
+async def test_an_event_voids_the_token_of_a_renewal_with_its_entry(world: World, how: str) -> None:
+    await world.cache(K, b"v0", tags=("t",), family="product")
+    token = await world.renew(K, (await world.hit(K)).stamp)
+    match how:
+        case "key":
+            await world.invalidate(K)
+        case "tag":
+            await world.invalidate(tags=("t",))
+        case "family":
+            await world.invalidate(families=("product",))
+        case _:
+            w = await world.worker()
+            await world.enqueue_one(A, writes=(K,))
+            await w.claim()
+
+    assert not await world.fill(token, put(K, b"v0", tags=("t",), family="product"))
+    assert await world.value(K) is None
+
+
+async def test_an_entry_renewed_below_the_floor_is_refused(world: World) -> None:
+    await world.cache(K, b"v1", version=1)
+    token = await world.renew(K, (await world.hit(K)).stamp)
+    await world.invalidate(versions=((K, 2),))
+
+    assert not await world.fill(token, put(K, b"v1", version=1))

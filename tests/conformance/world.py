@@ -25,7 +25,7 @@ from selaras._contracts.partition import (
     TurnRequest,
 )
 from selaras._contracts.store import Pulse, Store
-from selaras._core.cache.entry import Hit, Look, Miss
+from selaras._core.cache.entry import Entry, Hit, Look, Miss
 from selaras._core.jobs.job import (
     Admission,
     Attempt,
@@ -154,10 +154,23 @@ class World:
 
     # -- cache
 
-    async def look(self, key: str, *, lease_us: int = LOAD, distrust: int = 0) -> Look:
-        reply = await self.home.read([ReadRequest(key, "", lease_us, distrust)], START)
+    async def look(self, key: str, *, lease_us: int = LOAD, distrust: int = 0, renews: int = 0) -> Look:
+        reply = await self.home.read([ReadRequest(key, "", lease_us, distrust, renews)], START)
         (look,) = reply.looks
         return look
+
+    async def hit(self, key: str) -> Entry:
+        """Look at a key where an entry stands."""
+        look = await self.look(key, lease_us=0)
+        assert isinstance(look, Hit), look
+        return look.entry
+
+    async def renew(self, key: str, stamp: int) -> int:
+        """Ask to load an entry anew; returns the token."""
+        look = await self.look(key, renews=stamp)
+        assert isinstance(look, Hit), look
+        assert look.token, look
+        return look.token
 
     async def miss(self, key: str, *, lease_us: int = LOAD) -> int:
         """Look at a key where nothing stands; returns the token."""

@@ -134,6 +134,12 @@ def _no_token(fill: Original, self: Cells, filling: Any, now: int) -> Any:
     return self._store(filling.put, now)
 
 
+def _renewed_by_all(look: Original, self: Cells, request: Any, now: int) -> Any:
+    if request.renews:
+        self.tokens.pop(request.key, None)
+    return look(self, request, now)
+
+
 def _no_closing_time(fill: Original, self: Cells, filling: Any, now: int) -> Any:
     token = self.tokens.get(filling.put.key)
     if token:
@@ -597,6 +603,14 @@ MUTANTS = (
         "look",
         _token_one,
         test_fills.test_p11_a_token_is_never_used_again_after_an_invalidation,
+    ),
+    Mutant(
+        "P11",
+        "all who renew an entry get a token",
+        Cells,
+        "look",
+        _renewed_by_all,
+        test_fills.test_of_those_who_renew_an_entry_one_gets_the_token_and_all_get_the_entry,
     ),
     Mutant(
         "P11",

@@ -156,12 +156,15 @@ class ReadRequest(Struct, frozen=True):
     Attributes:
         lease_us: how long a load may take: the token's life. 0: no token is wanted.
         distrust: the stamp of an entry whose bytes were found corrupt: it is dropped first.
+        renews: the stamp of an entry that the reader wants to load anew: if it still stands, a token comes with it,
+            one at a time as ever. The entry stays until it is filled over or voided, and so does the token.
     """
 
     key: str
     family: str = ""
     lease_us: int = 0
     distrust: int = 0
+    renews: int = 0
 
 
 class ReadReply(Struct, frozen=True):

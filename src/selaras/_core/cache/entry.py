@@ -14,6 +14,7 @@ class Entry(Struct, frozen=True):
         expires_in_us: how long it may still be served, counted from the reply that carries it; 0: no end.
         checksum: XXH3-64 of `value`.
         version: the datastore's own version of it, where the family names one.
+        note: as it was put with the value; see `note.py`.
     """
 
     value: bytes
@@ -23,12 +24,20 @@ class Entry(Struct, frozen=True):
     expires_in_us: int = 0
     tags: tuple[str, ...] = ()
     version: int | None = None
+    note: bytes = b""
 
 
 class Hit(Struct, frozen=True):
-    """The value stands in the shared tier and is true now."""
+    """The value stands in the shared tier and is true now.
+
+    Attributes:
+        token: to a reader who asked to renew this entry: its right to fill in its place (P11). 0: none.
+        wait_us: to such a reader, another one holds the token for at most so much more.
+    """
 
     entry: Entry
+    token: int = 0
+    wait_us: int = 0
 
 
 class Miss(Struct, frozen=True):

@@ -172,7 +172,10 @@ class Claim(Struct, frozen=True):
 
 
 class Put(Struct, frozen=True):
-    """A value to be stored with a settle, over the attempt's own, sole, clean intent (P8)."""
+    """A value to be stored with a settle, over the attempt's own, sole, clean intent (P8).
+
+    `note`: what readers want to know of it, kept and given back with the value; opaque to the store.
+    """
 
     key: str
     value: bytes
@@ -181,6 +184,7 @@ class Put(Struct, frozen=True):
     tags: tuple[str, ...] = ()
     family: str = ""
     version: int | None = None
+    note: bytes = b""
 
 
 class Settlement(Struct, frozen=True):

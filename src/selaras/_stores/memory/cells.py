@@ -72,16 +72,17 @@ class Cells:
         if stored and stored.entry.stamp == request.distrust:
             del self.entries[key]
             stored = None
-        if stored:
+        if stored and (not request.lease_us or stored.entry.stamp != request.renews):
             return Hit(_as_read(stored, now))
         token = self.tokens.get(key)
         if token and token.until_us > now:
-            return Busy(token.until_us - now, version)
+            wait_us = token.until_us - now
+            return Hit(_as_read(stored, now), wait_us=wait_us) if stored else Busy(wait_us, version)
         if not request.lease_us:
             return Busy(0, version)
         granted = _Token(self.next_stamp(), now + request.lease_us, self.log.tail.position)
         self.tokens[key] = granted
-        return Miss(granted.token, version)
+        return Hit(_as_read(stored, now), granted.token) if stored else Miss(granted.token, version)
 
     def fill(self, fill: Fill, now: int) -> tuple[int, int] | None:
         """Store a loaded value if its token still allows it (L7). Returns (position, stamp) or None."""
@@ -264,7 +265,7 @@ class Cells:
 
     def _store(self, put: Put, now: int) -> tuple[int, int]:
         position, stamp = self.log.tail.position, self.next_stamp()
-        entry = Entry(put.value, position, stamp, put.checksum, put.expires_in_us, put.tags, put.version)
+        entry = Entry(put.value, position, stamp, put.checksum, put.expires_in_us, put.tags, put.version, put.note)
         until_us = now + put.expires_in_us if put.expires_in_us else 0
         self.entries[put.key] = _Stored(entry, put.family, until_us)
         return position, stamp

@@ -62,7 +62,7 @@ _EMPTY: Final = bytes(8)
 _SCOPES: Final = {b"%d" % scope: scope for scope in Scope}
 _VERSION_SHIFT: Final = 1 << 63
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(tuple[int, str | None, str, tuple[str, ...]]).decode
+_decode: Final = msgspec.msgpack.Decoder(tuple[int, str | None, str, tuple[str, ...], str]).decode
 
 Packed = tuple[str, int, msgspec.Raw]
 """A put as scripts take it: key, expires_in_us, and what they keep of the entry without reading it."""
@@ -94,7 +94,8 @@ def owner_of(owner: Owner) -> tuple[int, str, str]:
 def packed(put: Put, name: bytes) -> Packed:
     """Return a put as scripts take it. `name`: the random id of its value."""
     version = None if put.version is None else _version_text(put.version)
-    known = _encode((put.checksum, version, put.family, put.tags))
+    note = put.note.decode("latin-1")  # the servers' msgpack knows texts only
+    known = _encode((put.checksum, version, put.family, put.tags, note))
     return put.key, put.expires_in_us, raw(_TAIL.pack(len(put.value), name) + known)
 
 
@@ -170,7 +171,7 @@ class Cells:
     def _looks(self, requests: Sequence[ReadRequest]) -> Call:
         asked: list[str | int] = []
         for one in requests:
-            asked += (one.key, one.lease_us, hex_of(one.distrust) if one.distrust else "")
+            asked += (one.key, one.lease_us, _stamp(one.distrust), _stamp(one.renews))
         return Call("read", asked, after=self._gets([one.key for one in requests]))
 
     def _seen(
@@ -356,16 +357,19 @@ def _has_value(row: bytes) -> bool:
 def entry_of(expires_in_us: int, row: bytes, value: bytes) -> Entry:
     """Read an entry."""
     stamp, position, _, _, _ = _ROW.unpack_from(row)
-    checksum, version, _, tags = _decode(memoryview(row)[_ROW.size :])
-    return Entry(value, int(position), int(stamp, 16), checksum, expires_in_us, tags, version_of(version))
+    checksum, version, _, tags, note = _decode(memoryview(row)[_ROW.size :])
+    known = version_of(version)
+    return Entry(value, int(position), int(stamp, 16), checksum, expires_in_us, tags, known, note.encode("latin-1"))
 
 
 def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
     """Read a look; of a hit whose value is not there it returns the row."""
     match look:
-        case [1, expires_in_us, row]:
+        case [1, expires_in_us, row, token, wait_us, floor]:
             found = value_of(row, value)
-            return row if found is None else Hit(entry_of(expires_in_us, row, found))
+            if found is not None:
+                return Hit(entry_of(expires_in_us, row, found), int(token, 16) if token else 0, wait_us)
+            return Miss(int(token, 16), version_of(floor)) if token else row
         case [0, token, floor]:
             return Miss(int(token, 16), version_of(floor))
         case [2, wait_us, floor]:
@@ -374,6 +378,10 @@ def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
             return Standing(version_of(floor))
         case _:
             raise AssertionError(look)
+
+
+def _stamp(stamp: int) -> str:
+    return hex_of(stamp) if stamp else ""
 
 
 def _without(request: ReadRequest, row: bytes) -> ReadRequest:

@@ -17,7 +17,7 @@ from selaras._stores.sqlite.log import Log
 
 _CELL: Final = """
     EXISTS (SELECT 1 FROM intents WHERE key = ?), f.version, f.closed_until_us, t.until_us,
-    e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value
+    e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value, e.note
 """
 _STANDS: Final = """
     LEFT JOIN entries AS e ON e.key = ? LEFT JOIN floors AS f ON f.key = ? LEFT JOIN tokens AS t ON t.key = ?
@@ -27,7 +27,7 @@ CELL: Final = f"SELECT {_CELL} FROM (SELECT 1) {_STANDS}"
 
 HIT: Final = """
     SELECT l.position, l.event_id, l.epoch, l.counter, l.last_mark, l.tag_floor, l.time_us, l.offset_us,
-        e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value
+        e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value, e.note
     FROM ledger AS l CROSS JOIN entries AS e ON e.key = ?
     WHERE l.one = 1 AND NOT EXISTS (SELECT 1 FROM intents WHERE key = ?) AND NOT EXISTS (SELECT 1 FROM floors WHERE key = ?)
 """
@@ -35,7 +35,7 @@ HIT: Final = """
 
 CELLS_AHEAD: Final = """
     SELECT k.value, f.version, f.closed_until_us, t.until_us,
-        e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value
+        e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value, e.note
     FROM json_each(?) AS k LEFT JOIN entries AS e ON e.key = k.value LEFT JOIN floors AS f ON f.key = k.value
     LEFT JOIN tokens AS t ON t.key = k.value
 """
@@ -45,8 +45,8 @@ INTENTS_AHEAD: Final = f"{_INTENT} WHERE key IN (SELECT value FROM json_each(?))
 OWNED: Final = "SELECT job, fence, key FROM intents WHERE home = ? AND job IN (SELECT value FROM json_each(?))"
 _OWNED_BY: Final = "SELECT fence, key FROM intents WHERE home = ? AND job = ?"
 _STORE: Final = (
-    "INSERT OR REPLACE INTO entries (key, position, stamp, checksum, until_us, family, version, tags, value)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO entries (key, position, stamp, checksum, until_us, family, version, tags, value, note)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _DROP_ENTRY: Final = "DELETE FROM entries WHERE key = ?"
 _DROP_TOKEN: Final = "DELETE FROM tokens WHERE key = ?"
@@ -72,14 +72,14 @@ _INTENTS: Final = "SELECT key, home, job, fence, clean, until_us FROM intents"
 _encode: Final = msgspec.msgpack.encode
 _decode_tags: Final = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 _decode_preimage: Final = msgspec.msgpack.Decoder(
-    tuple[int, int, int, int, str, int | None, bytes | None, bytes]
+    tuple[int, int, int, int, str, int | None, bytes | None, bytes, bytes]
 ).decode
 
 _SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
 
-StoredEntry = tuple[int, int, int, int, str, int | None, bytes | None, bytes]
-"""position, stamp, checksum, until_us, family, version, tags, value: as the row has them."""
+StoredEntry = tuple[int, int, int, int, str, int | None, bytes | None, bytes, bytes]
+"""position, stamp, checksum, until_us, family, version, tags, value, note: as the row has them."""
 
 
 class _Cell:
@@ -229,11 +229,23 @@ class Cells:
         if isinstance(look, Hit) and look.entry.stamp == request.distrust:
             self._execute(_DROP_ENTRY, (key,))
             look = look_at((*cell[:4], None, *cell[5:]), now, lambda: True)
-        if isinstance(look, Busy) and not look.wait_us and request.lease_us:
-            token = log.next_stamp(now)
-            self._execute(_GRANT, (key, token, now + request.lease_us, log.position))
-            return Miss(token, look.floor)
-        return look
+        if not request.lease_us:
+            return look
+        match look:
+            case Busy(0, floor):
+                return Miss(self._grant(request, now), floor)
+            case Hit(entry) if entry.stamp == request.renews:
+                until_us = cell[3]
+                if until_us is not None and until_us > now:
+                    return Hit(entry, wait_us=until_us - now)
+                return Hit(entry, self._grant(request, now))
+            case _:
+                return look
+
+    def _grant(self, request: ReadRequest, now: int) -> int:
+        token = self._log.next_stamp(now)
+        self._execute(_GRANT, (request.key, token, now + request.lease_us, self._log.position))
+        return token
 
     def fill(self, fill: Fill, now: int) -> tuple[int, int] | None:
         """Store a loaded value if its token still allows it (L7). Returns (position, stamp) or None."""
@@ -359,10 +371,10 @@ class Cells:
         self.resolve(owner, key, None, now)
         if own is None or own.preimage is None:
             return
-        _, _, checksum, until_us, family, version, tags, value = _decode_preimage(own.preimage)
+        _, _, checksum, until_us, family, version, tags, value, note = _decode_preimage(own.preimage)
         if not self._log.voided_after(own.planted_at, family, tags_of(tags)):
             position, stamp = self._log.position, self._log.next_stamp(now)
-            self._keep(key, (position, stamp, checksum, until_us, family, version, tags, value), self._cell(key))
+            self._keep(key, (position, stamp, checksum, until_us, family, version, tags, value, note), self._cell(key))
 
     def pass_on(self, owner: Owner) -> None:
         """The attempt was lost: its intents wait for the next one, unclean (P18)."""
@@ -439,7 +451,7 @@ class Cells:
         until_us = now + put.expires_in_us if put.expires_in_us else 0
         checksum = put.checksum - _WRAP if put.checksum >= _SIGN else put.checksum
         tags = _encode(put.tags) if put.tags else None
-        entry = (position, stamp, checksum, until_us, put.family, put.version, tags, put.value)
+        entry = (position, stamp, checksum, until_us, put.family, put.version, tags, put.value, put.note)
         self._keep(put.key, entry, cell)
         return position, stamp
 
@@ -451,7 +463,7 @@ class Cells:
 
 def look_at(cell: Any, now: int, is_voided: Any) -> Look:
     """Say what the row of `CELL` means to a reader; `Busy` without a wait: nobody has the token."""
-    stands, floor, closed_until_us, token_until_us, position, _, _, until_us, _, version, _, _ = cell
+    stands, floor, closed_until_us, token_until_us, position, _, _, until_us, _, version, _, _, _ = cell
     if stands or (closed_until_us is not None and closed_until_us > now):
         return Standing(floor)
     if position is not None and not 0 < until_us <= now and not is_below(version, floor) and not is_voided():
@@ -479,7 +491,7 @@ def intent_of(row: Any) -> Intent:
 
 def entry_of(stored: Any, now: int) -> Entry:
     """Show a stored entry."""
-    position, stamp, checksum, until_us, _, version, tags, value = stored
+    position, stamp, checksum, until_us, _, version, tags, value, note = stored
     return Entry(
         value,
         position,
@@ -488,6 +500,7 @@ def entry_of(stored: Any, now: int) -> Entry:
         until_us - now if until_us else 0,
         _decode_tags(tags) if tags is not None else (),
         version,
+        note,
     )
 
 

@@ -100,7 +100,7 @@ class SqlitePartition:
             return None
         position, event_id, epoch, counter, last_mark, tag_floor, time_us, offset_us, at, stamp, _, until_us = row[:12]
         self._file.compare(counter, furthest)
-        if since.position != position or since.event_id != event_id or stamp == request.distrust:
+        if since.position != position or since.event_id != event_id or stamp in (request.distrust, request.renews):
             return None
         if at < last_mark or at < tag_floor:
             return None  # a tag or a family was voided since: ask which
@@ -301,4 +301,7 @@ class PartitionPulse:
 def _needs_writer(look: Look, request: ReadRequest) -> bool:
     if isinstance(look, Busy):
         return not look.wait_us and request.lease_us > 0
-    return isinstance(look, Hit) and request.distrust != 0 and look.entry.stamp == request.distrust
+    if not isinstance(look, Hit):
+        return False
+    stamp = look.entry.stamp
+    return stamp == request.distrust or (stamp == request.renews and request.lease_us > 0)

@@ -17,7 +17,7 @@ from selaras._core.jobs.lifecycle import FINAL, WAITING
 from selaras._core.jobs.states import JobState
 from selaras._stores.sqlite.connection import Connection
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 STATES: Final = {
@@ -77,7 +77,7 @@ CREATE TABLE marks (scope INTEGER, name TEXT, position INTEGER, PRIMARY KEY (sco
 
 CREATE TABLE entries (
     key TEXT NOT NULL UNIQUE, position INTEGER, stamp INTEGER, checksum INTEGER, until_us INTEGER,
-    family TEXT, version INTEGER, tags BLOB, value BLOB
+    family TEXT, version INTEGER, tags BLOB, value BLOB, note BLOB
 );
 CREATE INDEX entries_late ON entries (until_us) WHERE until_us > 0;
 CREATE TABLE intents (

@@ -3,7 +3,7 @@
 -- keys: entries, intents, tokens, floors, owners, falls
 -- cost: O(1) a key and call; a void O(intents on the key)
 --
--- entries  key -> stamp, position, until_us, then the tail: 4 byte size, 8 byte blob id, msgpack [checksum, version, family, tags]
+-- entries  key -> stamp, position, until_us, then the tail: 4 byte size, 8 byte blob id, msgpack [checksum, version, family, tags, note]
 -- tokens   key -> token, until_us, the position it was granted at
 -- floors   key -> [version | false, closed_until_us]
 -- intents  key -> list of intents in order of planting, see the names of their fields below
