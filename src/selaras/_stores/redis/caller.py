@@ -78,17 +78,12 @@ class Caller:
             self.index, before, script(verb), self._args(request, since), after, urgent=urgent, repeats=repeats
         )
 
-    def packed(
-        self, verb: str, request: Any, before: Sequence[Command], after: Sequence[Command], since: Cursor
-    ) -> tuple[bytes, int]:
-        """Return the same as bytes, and how many replies will come."""
+    def packed(self, verb: str, request: Any, after: Sequence[Command], since: Cursor) -> tuple[bytes, int]:
+        """Return a script with plain commands behind it as bytes, and how many replies will come."""
         called = self.link.common.packed(self.index, script(verb), self._args(request, since))
-        if not before and not after:
+        if not after:
             return called, 1
-        parts = [pack(*words) for words in before]
-        parts.append(called)
-        parts += [pack(*words) for words in after]
-        return b"".join(parts), len(parts)
+        return b"".join((called, *(pack(*words) for words in after))), 1 + len(after)
 
     def _args(self, request: Any, since: Cursor) -> Command:
         now_us = self._now_us() if self._now_us is not None else 0

@@ -1,19 +1,22 @@
 """The shared tier of one partition, seen from Python: values lie in keys of their own, all else in the scripts' hashes.
 
-    fill, settle    SET v:<key> = id + value ─> script: the entry names the id
+    fill, settle    script: the entry, with the id of its value ─> stored? SET v:<key> = id + value
     read            script: the entry ─> GET v:<key>: the id is the entry's?  yes: a hit
                                                                  no: look again, without that entry
 
 A value has a random id before it, which its entry names. So values may come and go as the server likes: a value that
-was evicted, replaced, or written for an entry that was refused, is never taken for another; it is only missed.
+was evicted, replaced, or has not yet arrived is never taken for another; it is waited for a moment, or missed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Coroutine, Iterable, Sequence
+from asyncio import Task
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from struct import Struct
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -29,6 +32,7 @@ from selaras._contracts.partition import (
 )
 from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
 from selaras._core.cache.floors import PerKey
+from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Put, Refusal
 from selaras._core.positions import START, Cursor, Event, News, Scope
 from selaras._stores.redis.caller import Caller, raw
@@ -56,6 +60,7 @@ _CURSOR: Final = Struct(">dd")  # as events begin
 _EPOCH: Final = Struct(">d")  # as the ledger begins
 _ROW: Final = Struct(">16sddI8s")  # stamp, position, until_us | size, id of the value
 _TAIL: Final = Struct(">I8s")
+_STORED: Final = 5  # where news tell what was stored
 _EMPTY: Final = bytes(8)
 """The id of the empty value, which is not kept anywhere."""
 
@@ -66,6 +71,37 @@ _decode: Final = msgspec.msgpack.Decoder(tuple[int, str | None, str, tuple[str, 
 
 Packed = tuple[str, int, msgspec.Raw]
 """A put as scripts take it: key, expires_in_us, and what they keep of the entry without reading it."""
+
+
+class Values:
+    """Puts that go to a script; their values go behind it, if it stores them."""
+
+    def __init__(self) -> None:
+        self._puts: dict[bytes, Put] = {}
+
+    def pack(self, put: Put) -> Packed:
+        """Return a put as scripts take it."""
+        if not put.value:
+            return packed(put, _EMPTY)
+        name = os.urandom(8)
+        self._puts[name] = put
+        return packed(put, name)
+
+    def stored(self, told: list[Any]) -> list[Stored]:
+        """Return what must be written. `told`: the script's news."""
+        if len(told) <= _STORED or not self._puts:
+            return []
+        names = iter(told[_STORED])
+        pairs = zip(names, names, strict=True)
+        return [Stored(name, stamp, self._puts[name]) for name, stamp in pairs if name in self._puts]
+
+
+class Stored(NamedTuple):
+    """A value that a script has stored, and that is not written yet. `name`: its id. `stamp`: of its entry."""
+
+    name: bytes
+    stamp: bytes
+    put: Put
 
 
 # -- what goes over the wire
@@ -101,7 +137,7 @@ def packed(put: Put, name: bytes) -> Packed:
 
 def decode_news(told: list[Any], since: Cursor) -> News:
     """Read what a script tells of the log."""
-    position, event_id, epoch, reset, events = told
+    position, event_id, epoch, reset, events = told[:5]
     return News(Cursor(position, event_id), _later(events, since) if events else (), bool(reset), epoch)
 
 
@@ -157,6 +193,7 @@ class Cells:
         # In a cluster a command over several keys is refused while their slot moves; one over one key never is.
         self._one_by_one = caller.link.common.address.shape == "cluster"
         self._swept = b"0"
+        self._under_way: set[Task[None]] = set()
         self._reads = Gathered(caller, self._looks, self._seen, urgent=True, repeats=True)
         self._fills = Gathered(caller, self._stores, self._stored, urgent=True, repeats=True)
         self._tail = pack("HGET", caller.key("meta"), "ledger") + pack("LRANGE", caller.key("log"), -_FEW_EVENTS, -1)
@@ -201,15 +238,18 @@ class Cells:
             gone = [(place, look) for place, look in enumerate(looks) if isinstance(look, bytes)]
             if not gone:
                 break
-            for (place, _), look in zip(
-                gone, await self._look([_without(requests[place], row) for place, row in gone]), strict=True
-            ):
+            again = await self._look([(requests[place].key, requests[place].lease_us, row) for place, row in gone])
+            for (place, _), look in zip(gone, again, strict=True):
                 looks[place] = look
         return [Busy(0) if isinstance(look, bytes) else look for look in looks], news
 
-    async def _look(self, requests: Sequence[ReadRequest]) -> list[Look | bytes]:
-        verb, asked, _, after = self._looks(requests)
-        _, (_, looks), values = await self._caller.among((), verb, asked, START, after, urgent=True, repeats=True)
+    async def _look(self, rows: Sequence[tuple[str, int, bytes]]) -> list[Look | bytes]:
+        """Look at keys whose values were not there: (key, lease_us, row)."""
+        asked: list[str | int] = []
+        for key, lease_us, row in rows:
+            asked += (key, lease_us, f"!{row[:16].decode()}", "")
+        gets = self._gets([key for key, _, _ in rows])
+        _, (_, looks), values = await self._caller.among((), "read", asked, START, gets, urgent=True, repeats=True)
         return self._with_values(looks, values)
 
     async def values(self, rows: Sequence[tuple[str, bytes]]) -> list[bytes | None]:
@@ -251,24 +291,15 @@ class Cells:
 
     def _stores(self, fills: Sequence[Fill]) -> Call:
         asked: list[str | int | msgspec.Raw] = []
-        sets: list[Command] = []
+        values = Values()
         for one in fills:
-            put, command = self.pack(one.put)
-            asked += (*put, hex_of(one.token))
-            if command is not None:
-                sets.append(command)
-        return Call("fill", asked, sets)
+            asked += (*values.pack(one.put), hex_of(one.token))
+        return Call("fill", asked, beside=values)
 
-    def _stored(
-        self, fills: Sequence[Fill], since: Cursor, replies: Replies
-    ) -> tuple[list[tuple[int, int] | None], News]:
+    def _stored(self, _: Sequence[Fill], since: Cursor, replies: Replies) -> tuple[list[tuple[int, int] | None], News]:
         told, stored = replies.script
-        found = [None if at is None else (at[0], int(at[1], 16)) for at in stored]
-        with_values = [place for place, one in enumerate(fills) if one.put.value]
-        for place, reply in zip(with_values, replies.before, strict=True):
-            if reply.__class__ is ReplyError:  # the server has no room for it: an entry without a value is a miss
-                found[place] = None
-        return found, decode_news(told, since)
+        self.keep(replies.call.beside, told)
+        return [None if at is None else (at[0], int(at[1], 16)) for at in stored], decode_news(told, since)
 
     async def extend_fills(self, tokens: Sequence[tuple[str, int]], lease_us: int) -> None:
         """See `Partition`."""
@@ -286,11 +317,7 @@ class Cells:
             rows = [(key, row) for key, row in zip(found[::2], found[1::2], strict=True) if _has_value(row)]
             names = [(b"EXISTS", self._value_key.encode() + key) for key, _ in rows]
             there = await self._caller.link.pipeline(self._index, names)
-            gone = [
-                _without(ReadRequest(key.decode()), row)
-                for (key, row), is_there in zip(rows, there, strict=True)
-                if not is_there
-            ]
+            gone = [(key.decode(), 0, row) for (key, row), is_there in zip(rows, there, strict=True) if not is_there]
             if gone:
                 await self._look(gone)
             if self._swept == b"0" or len(gone) * 4 < len(rows):
@@ -298,18 +325,42 @@ class Cells:
 
     # -- writers
 
-    def pack(self, put: Put) -> tuple[Packed, Command | None]:
-        """Return a put as scripts take it, and the command that must go before them."""
-        if not put.value:
-            return packed(put, _EMPTY), None
-        name = os.urandom(8)
-        keep_ms = put.expires_in_us // 1_000 + _SLACK_MS if put.expires_in_us else _KEEP_MS
-        return packed(put, name), ("SET", self._value_key + put.key, name + put.value, "PX", keep_ms)
+    def keep(self, values: Values, told: list[Any]) -> None:
+        """Write the values that a script has stored, without waiting. `told`: its news."""
+        stored = values.stored(told)
+        if not stored:
+            return
+        wire = self._caller.link.ready(self._index)
+        if wire is None:
+            self._begin(self._write(stored))
+        else:
+            packed = b"".join(pack(*self._set(one)) for one in stored)
+            writing = _Writing(lambda: self._begin(self._write(stored)))
+            wire.send_for(writing, packed, len(stored), self._caller.link.within_s(urgent=False))
 
-    def pack_all(self, puts: Iterable[Put]) -> tuple[list[Packed], list[Command]]:
-        """Return puts as scripts take them, and the commands that must go before them."""
-        packed = [self.pack(put) for put in puts]
-        return [put for put, _ in packed], [command for _, command in packed if command is not None]
+    async def kept(self, values: Values, told: list[Any]) -> None:
+        """Write the values that a script has stored, and wait for it."""
+        if stored := values.stored(told):
+            await self._write(stored)
+
+    async def _write(self, stored: Sequence[Stored]) -> None:
+        """Write values; where the server has no room, their entries go, so that nobody waits for them."""
+        try:
+            await self._caller.link.pipeline(self._index, [self._set(one) for one in stored])
+        except StoreUnavailable:
+            asked = [word for one in stored for word in (one.put.key, 0, one.stamp.decode(), "")]
+            with suppress(StoreUnavailable):
+                await self._caller.ask("read", asked, repeats=True)
+
+    def _set(self, one: Stored) -> Command:
+        put = one.put
+        keep_ms = put.expires_in_us // 1_000 + _SLACK_MS if put.expires_in_us else _KEEP_MS
+        return ("SET", self._value_key + put.key, one.name + put.value, "PX", keep_ms)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def invalidate(self, names: Invalidation, since: Cursor) -> News:
         """See `Partition`."""
@@ -337,6 +388,24 @@ class Cells:
         """See `Partition`."""
         _, shown = await self._caller.ask("intents", key, repeats=True)
         return intents_of(shown)
+
+
+class _Writing:
+    """Hears what became of values that were written (an `Answer`): `again` is called if one was refused."""
+
+    def __init__(self, again: Callable[[], None]) -> None:
+        self._again = again
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, told: Any, /) -> None:
+        replies: list[Any] = told if told.__class__ is list else [told]
+        if any(isinstance(reply, ReplyError) for reply in replies):
+            self._again()
+
+    def set_exception(self, error: Exception, /) -> None:
+        """The connection is lost: its entry is without a value, and so a miss."""
 
 
 def value_of(row: bytes, value: bytes | None) -> bytes | None:
@@ -382,10 +451,6 @@ def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
 
 def _stamp(stamp: int) -> str:
     return hex_of(stamp) if stamp else ""
-
-
-def _without(request: ReadRequest, row: bytes) -> ReadRequest:
-    return ReadRequest(request.key, request.family, request.lease_us, int(row[:16], 16))
 
 
 def _flat(tokens: Sequence[tuple[str, int]]) -> list[str]:

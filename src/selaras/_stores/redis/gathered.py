@@ -15,7 +15,6 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from selaras._core.positions import Cursor
 from selaras._stores.redis.caller import Caller
-from selaras._stores.redis.errors import Meaning, meaning_of
 from selaras._stores.redis.lines import Command
 from selaras._stores.redis.wire import ReplyError, WireLost
 
@@ -28,18 +27,18 @@ TOGETHER_MOST: Final = 1_000
 
 
 class Call(NamedTuple):
-    """A script with plain commands before and behind it."""
+    """A script with plain commands behind it. `beside`: what whoever reads the replies will want to know."""
 
     verb: str
     request: Any
-    before: Sequence[Command] = ()
     after: Sequence[Command] = ()
+    beside: Any = None
 
 
 class Replies(NamedTuple):
-    """What came back, in the order of the call."""
+    """What came back for a call."""
 
-    before: list[Any]
+    call: Call
     script: list[Any]
     after: list[Any]
 
@@ -121,7 +120,7 @@ class _Meeting(Generic[Item, Result, Shared]):
             if wire is None:
                 self._begin(self._go_the_long_way())
             else:
-                packed, wanted = caller.packed(*self._call, self._since)
+                packed, wanted = caller.packed(self._call.verb, self._call.request, self._call.after, self._since)
                 wire.send_for(self, packed, wanted, link.within_s(urgent=gathered.urgent))
         except Exception as error:  # noqa: BLE001 - it is told to those who wait
             self._fail(error)
@@ -142,14 +141,13 @@ class _Meeting(Generic[Item, Result, Shared]):
 
     def set_result(self, told: Any, /) -> None:
         self._answered = True
-        place = len(self._call.before)
-        replies: list[Any] = told if place or self._call.after else [told]
-        if replies[place].__class__ is ReplyError:
+        replies: list[Any] = told if self._call.after else [told]
+        if replies[0].__class__ is ReplyError:
             self._begin(self._go_the_long_way())
-        elif any(map(_may_pass, replies)):
+        elif any(reply.__class__ is ReplyError for reply in replies):
             self._begin(self._mend(replies))
         else:
-            self._conclude(Replies(replies[:place], replies[place], replies[place + 1 :]))
+            self._conclude(replies[0], replies[1:])
 
     # -- towards the end
 
@@ -159,25 +157,24 @@ class _Meeting(Generic[Item, Result, Shared]):
         task.add_done_callback(self._gathered.under_way.discard)
 
     async def _go_the_long_way(self) -> None:
-        gathered, (verb, request, before, after) = self._gathered, self._call
+        gathered, call = self._gathered, self._call
         try:
-            found = await gathered.caller.among(
-                before, verb, request, self._since, after, urgent=gathered.urgent, repeats=gathered.repeats
+            _, reply, after = await gathered.caller.among(
+                (), call.verb, call.request, self._since, call.after, urgent=gathered.urgent, repeats=gathered.repeats
             )
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
         else:
-            self._conclude(Replies(*found))
+            self._conclude(reply, after)
 
     async def _mend(self, replies: list[Any]) -> None:
-        """The script is done, and must not be sent again; what was refused beside it may be."""
-        caller, (_, _, before, after) = self._gathered.caller, self._call
-        refused = [place for place, reply in enumerate(replies) if _may_pass(reply)]
-        commands = (*before, (), *after)
+        """The script is done, and must not be sent again; what was refused behind it may be."""
+        caller = self._gathered.caller
+        refused = [place for place, reply in enumerate(replies) if reply.__class__ is ReplyError]
         try:
-            again = await caller.link.pipeline(caller.index, [commands[place] for place in refused])
+            again = await caller.link.pipeline(caller.index, [self._call.after[place - 1] for place in refused])
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
@@ -185,12 +182,11 @@ class _Meeting(Generic[Item, Result, Shared]):
             return
         for place, reply in zip(refused, again, strict=True):
             replies[place] = reply
-        place = len(before)
-        self._conclude(Replies(replies[:place], replies[place], replies[place + 1 :]))
+        self._conclude(replies[0], replies[1:])
 
-    def _conclude(self, found: Replies) -> None:
+    def _conclude(self, reply: list[Any], after: list[Any]) -> None:
         try:
-            ended = self._gathered.conclude(self.items, self._since, found)
+            ended = self._gathered.conclude(self.items, self._since, Replies(self._call, reply, after))
         except Exception as error:  # noqa: BLE001 - it is told to those who wait
             self._fail(error)
             return
@@ -218,8 +214,3 @@ class _Meeting(Generic[Item, Result, Shared]):
         for _, _, future in self._callers:
             if not future.done():
                 future.set_exception(error)
-
-
-def _may_pass(reply: Any) -> bool:
-    """Say whether a plain command was refused for now or at this place: not for want of memory."""
-    return reply.__class__ is ReplyError and meaning_of(reply) is not Meaning.FULL

@@ -12,7 +12,7 @@ common once. Of a profile both sides remember what it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct as Layout
 from typing import Any, Final
 
@@ -55,8 +55,7 @@ from selaras._core.jobs.job import (
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.redis.caller import raw
-from selaras._stores.redis.cells import Packed, hex_of, version_of, versions_of
-from selaras._stores.redis.lines import Command
+from selaras._stores.redis.cells import Values, hex_of, version_of, versions_of
 from selaras._stores.redis.records import STATE_OF, STATES, Extra, Profile, Row, Settle
 
 DELAY_MOST: Final = 1 << 52
@@ -182,7 +181,7 @@ class Packing:
 
     # -- out: settlements
 
-    def settlements_of(self, settlements: Sequence[Settlement], puts: PutPacker) -> list[Any]:
+    def settlements_of(self, settlements: Sequence[Settlement], puts: Values) -> list[Any]:
         """Return settlements as scripts take them: successes without effects together, in the order given."""
         groups: list[Any] = []
         plain: list[Any] | None = None
@@ -198,7 +197,7 @@ class Packing:
                 groups.append(self._settle_of(one, puts))
         return groups
 
-    def _settle_of(self, one: Settlement, puts: PutPacker) -> Settle:
+    def _settle_of(self, one: Settlement, puts: Values) -> Settle:
         names = (*one.may_have_written, *(key for key, _ in one.versions), *(key for key, _ in one.closes))
         homes = self.homes_of(names)
         elsewhere = set(homes[::2])
@@ -499,7 +498,7 @@ class Packing:
             case other:
                 raise AssertionError(other)
 
-    def effect_for(self, effect: AnyEffect, puts: PutPacker) -> list[Any]:
+    def effect_for(self, effect: AnyEffect, puts: Values) -> list[Any]:
         """Return an effect as `accept` takes it."""
         packed: list[Any]
         match effect:
@@ -530,21 +529,6 @@ class Packing:
                 packed = ["supersede", effect.job, effect.by]
         homes = self.homes_of((effect.unique,)) if isinstance(effect, MeetTwin) else ()
         return [packed[0], effect.sender, hex_of(effect.id), homes, *packed[1:]]
-
-
-class PutPacker:
-    """Packs puts, and gathers the commands that must go before the script."""
-
-    def __init__(self, pack: Callable[[Put], tuple[Packed, Command | None]]) -> None:
-        self._pack = pack
-        self.commands: list[Command] = []
-
-    def pack(self, put: Put) -> Packed:
-        """Return a put as scripts take it."""
-        packed, command = self._pack(put)
-        if command is not None:
-            self.commands.append(command)
-        return packed
 
 
 def is_plain(job: NewJob) -> bool:

@@ -49,10 +49,9 @@ from selaras._core.jobs.job import (
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.redis.caller import Caller, raw
-from selaras._stores.redis.cells import Cells, decode_news, entry_of, hex_of, intents_of
+from selaras._stores.redis.cells import Cells, Values, decode_news, entry_of, hex_of, intents_of
 from selaras._stores.redis.packing import (
     Packing,
-    PutPacker,
     admission_of,
     attempts_of,
     flat_attempts,
@@ -74,7 +73,6 @@ class RedisPartition:
         self.index = caller.index
         self._caller = caller
         self._ask = caller.ask
-        self._among = caller.among
         self._packing = Packing(caller.index, partitions)
         self.cells = Cells(caller)
 
@@ -88,7 +86,7 @@ class RedisPartition:
 
     async def turn(self, request: TurnRequest) -> TurnReply:
         """See `Partition`."""
-        puts = PutPacker(self.cells.pack)
+        puts = Values()
         settlements = request.settlements
         asked = (
             request.instance,
@@ -101,10 +99,8 @@ class RedisPartition:
             request.idle,
             [word for job, fence, progress in request.progress for word in (job, hex_of(fence), raw(progress))],
         )
-        if puts.commands:
-            _, reply, _ = await self._among(puts.commands, "turn", asked, request.since, (), repeats=True)
-        else:
-            reply = await self._ask("turn", asked, request.since, repeats=True)
+        reply = await self._ask("turn", asked, request.since, repeats=True)
+        self.cells.keep(puts, reply[0])
         news = decode_news(reply[0], request.since)
         settled = tuple(self._packing.settled_of(reply[2], settlements))
         if not reply[1]:
@@ -139,9 +135,10 @@ class RedisPartition:
 
     async def settle(self, instance: str, settlements: Sequence[Settlement], since: Cursor) -> SettleReply:
         """See `Partition`."""
-        puts = PutPacker(self.cells.pack)
+        puts = Values()
         asked = (instance, self._packing.settlements_of(settlements, puts))
-        _, (news, told, outbox), _ = await self._among(puts.commands, "settle", asked, since, ())
+        news, told, outbox = await self._ask("settle", asked, since)
+        self.cells.keep(puts, news)
         settled = tuple(self._packing.settled_of(told, settlements))
         return SettleReply(settled, decode_news(news, since), bool(outbox))
 
@@ -156,7 +153,7 @@ class RedisPartition:
 
     async def beat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """Renew a lease; see `Pulse`."""
-        puts = PutPacker(self.cells.pack)
+        puts = Values()
         asked = (
             request.instance,
             request.last_turn,
@@ -166,7 +163,8 @@ class RedisPartition:
             flat_attempts(request.scopes),
             request.names_scopes,
         )
-        _, reply, _ = await self._among(puts.commands, "beat", asked, Cursor(), ())
+        reply = await self._ask("beat", asked)
+        await self.cells.kept(puts, reply[0])
         enrolled, told, cancels = reply[1], reply[2], reply[4]
         lost: list[int] = reply[3]
         settled = tuple(self._packing.settled_of(told, request.settlements))
@@ -229,6 +227,7 @@ class RedisPartition:
 
     async def tend(self, limit: int) -> Tended:
         """See `Partition`."""
+        await self.cells.sweep()
         reply = await self._ask("tend", (limit,), repeats=True)
         _, promoted, suspected, lost, expired, purged, unroutable, trimmed, again, orphans, outbox = reply
         return Tended(
@@ -256,9 +255,10 @@ class RedisPartition:
 
     async def accept(self, effects: Sequence[AnyEffect]) -> None:
         """See `Partition`."""
-        puts = PutPacker(self.cells.pack)
+        puts = Values()
         asked = [self._packing.effect_for(effect, puts) for effect in effects]
-        await self._among(puts.commands, "accept", asked, Cursor(), (), repeats=True)
+        (news,) = await self._ask("accept", asked, repeats=True)
+        await self.cells.kept(puts, news)
 
     async def reserve(self, name: str, job: str, home: int, replacing: str) -> Reservation:
         """See `Partition`."""

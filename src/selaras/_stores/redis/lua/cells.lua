@@ -31,11 +31,25 @@ local function row_of(position, until_us, tail)
     return struct.pack(ROW, next_counter(), position, until_us) .. tail
 end
 
+-- The ids of values that this script stored, each with the stamp of its entry; the news carry them, and then the caller
+-- writes the values into their keys. Written before, a value that is refused would cost the one that stands there.
+local stored_ids
+local news_of_log = news
+
+function news(position, event_id)
+    local told = news_of_log(position, event_id)
+    told[6] = stored_ids
+    return told
+end
+
 -- Store a value. Returns its position and its stamp.
 local function store(put)
     local expires_in_us = put[2]
     local row = row_of(M.position, expires_in_us > 0 and NOW + expires_in_us or 0, put[3])
     entries:set(put[1], row)
+    stored_ids = stored_ids or {}
+    stored_ids[#stored_ids + 1] = put[3]:sub(5, TAIL_HEAD)
+    stored_ids[#stored_ids + 1] = row:sub(1, 16)
     return M.position, row:sub(1, 16)
 end
 
