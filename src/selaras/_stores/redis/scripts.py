@@ -35,7 +35,7 @@ from selaras._stores.redis.records import STATES
 
 FOLDER: Final = Path(__file__).parent / "lua"
 
-PARTS: Final = ("prelude", "log", "cells", "jobs", "plain")
+PARTS: Final = ("prelude", "log", "rows", "cells", "jobs", "plain")
 """Texts that verbs are put together from; all others are verbs."""
 
 LEDGER: Final = (
@@ -97,7 +97,8 @@ _DEFINES: Final = re.compile(
     r"local function (?P<name>\w+)\(|function \w+:(?P<method>\w+)\(|local (?P<rows>\w+) = (?:hash|index)\(K\.\w+(?:, true)?\)$"
 )
 _WORD: Final = re.compile(r"\w+")
-_LOCAL: Final = re.compile(r"local (?:function (?P<name>\w+)|(?P<names>[\w, ]+?))(?: =|\(|$)")
+_FUNCTION: Final = re.compile(r"^local function (\w+)\(", re.MULTILINE)
+_MAKE: Final = "setmetatable(F, {__index = function(_, name) setmetatable(F, nil) make() return F[name] end})"
 _END_OF_PART: Final = "PART ENDS"
 _STATE_SETS: Final = {"FINAL": FINAL, "WAITING": WAITING}
 _EVENT_SETS: Final = {"SETTLING": SETTLING, "UNCOUNTED": UNCOUNTED}
@@ -150,8 +151,10 @@ def script(name: str) -> Script:
     flags = head.list("flags")
     if not _FLAGS.issuperset(flags):
         raise ScriptError(f"{name}.lua: flags {flags}; there are {sorted(_FLAGS)}")
-    used = _used("\n".join(_COMMENT.sub("", _bounded(part)) for part in ("prelude", *head.list("uses"), name)))
-    body = _slim(_enclosed(used))
+    parts = ("prelude", *head.list("uses"), name)
+    lazy = ["rows" in parts and "made" in Head.of(part, source(part)).said for part in parts]
+    used = _used("\n".join(_COMMENT.sub("", _bounded(part)) for part in parts))
+    body = _slim(_joined(used, lazy))
     body = _header(name, body, reads_only="no-writes" in flags) + body
     keys = tuple(sorted(set(_KEY.findall(body))))
     places = {key: number for number, key in enumerate(keys, 1)}
@@ -233,21 +236,30 @@ def _bounded(part: str) -> str:
     return f"{source(part)}\n{_END_OF_PART}"
 
 
-def _enclosed(text: str) -> str:
-    """Give each part a block of its own, and let out of it what is asked for behind it: Lua bears 200 locals at once."""
-    prelude, *parts, verb = text.removesuffix(_END_OF_PART).split(f"{_END_OF_PART}\n")
-    for place, part in enumerate(parts):
-        behind = frozenset(_WORD.findall("\n".join((*parts[place + 1 :], verb))))
-        offered: list[str] = []
-        lines = part.splitlines()
-        for number, line in enumerate(lines):
-            match = _LOCAL.match(line)
-            names = _WORD.findall(match["name"] or match["names"]) if match else []
-            if not behind.isdisjoint(names):
-                offered += names
-                lines[number] = line.removeprefix("local ") if "=" in line or "function" in line else ""
-        parts[place] = "\n".join((f"local {', '.join(offered)}" if offered else "", "do", *lines, "end"))
-    return "\n".join((prelude, *parts, verb))
+def _joined(text: str, lazy: list[bool]) -> str:
+    """Join the parts. Their functions become fields of a table, for Lua bears 200 locals and pays for each in each closure;
+    those of parts that are made when they are asked for are defined by the first call of one of them.
+    """
+    prelude, *rest = text.removesuffix(_END_OF_PART).split(f"{_END_OF_PART}\n")
+    names = _FUNCTION.findall("\n".join(rest))
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise ScriptError(f"two functions are called {twice}")
+    if names:
+        either = "|".join(names)
+        variable = re.search(
+            rf"\blocal (?!function)[^\n=]*\b({either})\b|\bfor [^\n]*\b({either})\b[^\n]* (?:in|=) |function[ \w]*\([^)\n]*\b({either})\b",
+            "\n".join(rest),
+        )
+        if variable:
+            raise ScriptError(f"a function has the name of a variable: {variable[0]}")
+        called = re.compile(rf"(?<![\w.:'\"])({either})(?![\w'\"])")
+        rest = [called.sub(r"F.\1", part).replace("local function F.", "function F.") for part in rest]
+    eager = [part for part, is_lazy in zip(rest, lazy[1:], strict=True) if not is_lazy]
+    later = [part for part, is_lazy in zip(rest, lazy[1:], strict=True) if is_lazy]
+    if later:
+        eager.insert(lazy.index(True) - 1, "\n".join(("local function make()", *later, "end", _MAKE)))
+    return "\n".join(("local F = {}", prelude, *eager))
 
 
 def _slim(text: str) -> str:

@@ -1,5 +1,5 @@
 -- accept: does what another partition decided; twice is once
--- uses: log, cells, jobs
+-- uses: log, rows, cells, jobs
 -- arguments: effects: kind, sender (-1: nobody), id, homes, and what the kind needs
 -- keys: none
 -- cost: O(log N) an effect, and O(K) for K keys of it        -- promise: atomic

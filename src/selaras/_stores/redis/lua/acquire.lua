@@ -1,5 +1,5 @@
 -- acquire: begins a writing() scope, or stands in line for a lock
--- uses: log, cells, jobs
+-- uses: log, rows, cells, jobs
 -- arguments: instance, id, blob
 -- keys: none
 -- cost: O(log N + K) for K keys        -- promise: atomic

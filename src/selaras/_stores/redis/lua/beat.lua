@@ -1,10 +1,11 @@
 -- beat: renews the lease of an instance; releases and ends what it does not answer for (P16, P19)
--- uses: log, cells, jobs, plain
+-- uses: log, rows, cells, jobs, plain
 -- arguments: instance, last turn, held (job, fence, ...), abandoned, settlements, scopes, names scopes
 -- keys: none
 -- cost: O(M) for M attempts that the instance holds, and as settle        -- promise: atomic
 -- flags: allow-oom
 
+local asked = index(K.asked)
 local instance, last_turn, held, abandoned, scopes = REQ[1], REQ[2], REQ[3], REQ[4], REQ[6]
 local holder = holders:get(instance)
 local settled = settle_all(instance, REQ[5])

@@ -1,5 +1,5 @@
 -- cancel: cancels a job, or asks its worker to
--- uses: log, cells, jobs
+-- uses: log, rows, cells, jobs
 -- arguments: id, reason
 -- keys: none
 -- cost: O(log N), and O(M) for M dependents        -- promise: atomic

@@ -1,6 +1,7 @@
 -- cells: the shared tier: in each key's place an entry, or intents, or a token, or nothing (P7-P14)
 -- uses: log
 -- keys: entries, intents, tokens, floors, owners, falls
+-- made: when it is asked for
 -- cost: O(1) a key and call; a void O(intents on the key)
 --
 -- entries  key -> stamp, position, until_us, then the tail: 4 byte size, 8 byte blob id, msgpack [checksum, version, family, tags, note]
@@ -86,7 +87,7 @@ end
 
 local function is_clean(intent) return intent[CLEAN] and intent[EPOCH] == M.epoch end
 
-local function touch(intent) intent[CLEAN], intent[PREIMAGE] = false, false end
+local function spoil(intent) intent[CLEAN], intent[PREIMAGE] = false, false end
 
 local function remove(here, place, key)
     local intent = table.remove(here, place)
@@ -104,7 +105,7 @@ local function cells_void(key)
     local here, touched = intents:get(key), false
     for _, intent in ipairs(here or {}) do
         touched = touched or intent[CLEAN] or intent[PREIMAGE]
-        touch(intent)
+        spoil(intent)
     end
     if touched then intents:set(key, here) end
 end
@@ -226,7 +227,7 @@ local function cells_pass_on(owner, until_us)
         local here = intents:get(key)
         local intent = here[place_of(here, owner)]
         if intent[FENCE] <= owner[3] then
-            touch(intent)
+            spoil(intent)
             if until_us and intent[UNTIL_US] == 0 then
                 intent[UNTIL_US] = until_us
                 falls:add(prefix .. key, until_us)
@@ -243,7 +244,7 @@ local function cells_leave(owner, key)
         cells_void(key)
         return
     end
-    touch(here[place])
+    spoil(here[place])
     intents:set(key, here)
 end
 

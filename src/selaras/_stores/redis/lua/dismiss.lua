@@ -1,5 +1,5 @@
 -- dismiss: an instance ended in order: what it holds is released uncounted
--- uses: log, cells, jobs
+-- uses: log, rows, cells, jobs
 -- arguments: instance
 -- keys: none
 -- cost: O(M) for M attempts that it holds, and as settle        -- promise: atomic

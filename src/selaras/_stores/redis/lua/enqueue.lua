@@ -1,5 +1,5 @@
 -- enqueue: admits jobs, each on its own
--- uses: log, cells, jobs, plain
+-- uses: log, rows, cells, jobs, plain
 -- arguments: groups, in order: {true, delay_us, head, {id, rest, ...}} of plain jobs, {false, id, blob} of another
 -- keys: none
 -- cost: O(log N) a job, and O(M) for M others in a line or waiting        -- promise: atomic

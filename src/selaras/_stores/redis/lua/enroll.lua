@@ -1,5 +1,5 @@
 -- enroll: makes an instance known, with a fresh lease
--- uses: log, cells, jobs
+-- uses: log, rows, cells, jobs
 -- arguments: instance, lease, queues, bell, all of it
 -- keys: none
 -- cost: O(Q) for Q queues        -- promise: atomic

@@ -1,35 +1,18 @@
 -- jobs: the jobs of a partition: admission, lines, claims, and what the end of an attempt sets in motion
 -- keys: accepted asked batches cancels counts dependents directory due dyn edges ended expiry far holders idle jobs left lines members mixed offers outbox page_order pages queues ready strays turns
---
--- A job is a field of `jobs` (what was enqueued: a head of numbers, its profile, its extra, meta and payload; written
--- once) and one of `dyn` (what changes: an array of ROW). A plain job (it stands in no line, writes nothing, nobody
--- waits for it) has no `dyn` until it is claimed, and its payload is never looked into.
+-- made: when it is asked for
 
-local text, byte = string.sub, string.byte
-local rows, changed_rows = {}, {} -- id -> row, or false
-local tickets = hash(K.jobs, true)
-local dyns = hash(K.dyn, true)
-local queues = hash(K.queues, true)
-local turns = hash(K.turns, true)
 local lines = hash(K.lines)
 local directory = hash(K.directory)
-local holders = hash(K.holders)
-local ready = index(K.ready)
-local due = index(K.due)
 local expiry = index(K.expiry)
-local ended = index(K.ended)
 local members = index(K.members)
 local mixed = index(K.mixed)
 local far = index(K.far)
 local strays = index(K.strays)
 local offers = index(K.offers)
 local asked = index(K.asked)
-local cancels = index(K.cancels)
-local idle = index(K.idle)
-local outbox = index(K.outbox)
+local ended = index(K.ended)
 local elsewhere = {} -- name -> the partition it belongs to, of names that do not belong here
-local woken, woken_names, called = {}, {}, {}
-local NOTHING = {}
 local NO_EXTRA = { '', NOTHING, NOTHING, '', NOTHING, NOTHING, 0, 0, 0, NOTHING }
 local DEFAULT = {
     STATE.BLOCKED, '', 0, '', 0, 0, false, '', 0, 0, -- state .. attempt
@@ -37,100 +20,10 @@ local DEFAULT = {
     false, 0, 0, '', false, '', false, false, false, NOTHING, 0, NOTHING, NOTHING, false, NOTHING, NOTHING, false, false,
 }
 
-local function wake(queue)
-    if not woken_names[queue] then
-        woken_names[queue] = true
-        woken[#woken + 1] = queue
-    end
-end
-
 local function learn(homes)
     for i = 1, #homes, 2 do
         elsewhere[homes[i]] = homes[i + 1]
     end
-end
-
--- Everything below a prefix, in the order of its bytes.
-local function under(key, prefix, limit)
-    if limit then
-        return call('ZRANGE', key, '[' .. prefix, '(' .. prefix .. '\255', 'BYLEX', 'LIMIT', 0, limit)
-    end
-    return call('ZRANGE', key, '[' .. prefix, '(' .. prefix .. '\255', 'BYLEX')
-end
-
--- == what is counted
-
-local counted = {}
-
-local function count(queue, state, jobs)
-    local field = state .. queue -- a state is one digit
-    counted[field] = (counted[field] or 0) + jobs
-end
-
-at_end(function()
-    for field, jobs in pairs(counted) do
-        if jobs ~= 0 then
-            call('HINCRBY', K.counts, field, jobs)
-        end
-    end
-end)
-
--- == turns and what they claimed
-
-local gone_claims = {} -- field of a turn -> claims of it that have ended
-
-local function turn_field(instance, turn)
-    return sized(instance) .. struct.pack('>I8', turn)
-end
-
-local function drop_turn(field)
-    turns:del(field)
-    call('HDEL', K.left, field)
-    call('ZREM', K.batches, field)
-end
-
-local function let_claims_go(instance, turn, claims)
-    if turn > 0 then
-        local field = turn_field(instance, turn)
-        local gone = gone_claims[field]
-        if gone then
-            gone[1] = gone[1] + claims
-        else
-            gone_claims[field] = { claims, instance, turn }
-        end
-    end
-end
-
-at_end(function()
-    for field, gone in pairs(gone_claims) do
-        local left = call('HINCRBY', K.left, field, -gone[1])
-        if left <= 0 then
-            local holder = holders:get(gone[2])
-            if not holder or gone[3] <= holder[HOLDER.acked] then
-                drop_turn(field)
-            end
-        end
-    end
-end)
-
--- == rows
-
-local profiles = {}
-
-local function lane_of(queue, task)
-    return struct.pack('>I2c0I2c0', #queue, queue, #task, task)
-end
-
-local function profile_of(packed)
-    local profile = profiles[packed]
-    if not profile then
-        profile = cmsgpack.unpack(packed)
-        profile.rank = struct.pack('>I5', 549755813888 - profile[PROFILE.priority])
-        profile.lane = lane_of(profile[PROFILE.queue], '')
-        profile.is_scope = profile[PROFILE.kind] ~= KIND.TASK
-        profiles[packed] = profile
-    end
-    return profile
 end
 
 -- What was enqueued: mark, created, due, number; and of the client: size and text of profile, extra, meta; payload.
@@ -260,8 +153,8 @@ local function move(row, event, state)
     touch(row)
     if not row.profile.is_scope then
         local queue = row.profile[PROFILE.queue]
-        count(queue, was, -1)
-        count(queue, state, 1)
+        count_jobs(queue, was, -1)
+        count_jobs(queue, state, 1)
     end
     if was == STATE.SCHEDULED then
         due:drop(in_due(row))
@@ -290,64 +183,13 @@ local function move(row, event, state)
     end
 end
 
--- == order of enqueueing, in pages
-
-local pages = {} -- page -> {names to add, ids to leave out}
-
-local function page_at(number)
-    local page = math.floor(number / LIMIT.PAGE)
-    local changes = pages[page]
-    if not changes then
-        changes = { {}, {} }
-        pages[page] = changes
-    end
-    return changes
-end
-
-local function note_number(id, number)
-    local names = page_at(number)[1]
-    names[#names + 1] = sized(id)
-end
-
 local function forget_number(id, number)
     page_at(number)[2][id] = true
 end
 
-at_end(function()
-    for page, changes in pairs(pages) do
-        local names = call('HGET', K.pages, page)
-        if not names then
-            call('ZADD', K.page_order, page, page)
-        elseif next(changes[2]) then
-            local kept, at = {}, 1
-            while at <= #names do
-                local id, after = struct.unpack('>I4c0', names, at)
-                if not changes[2][id] then
-                    kept[#kept + 1] = text(names, at, after - 1)
-                end
-                at = after
-            end
-            names = table.concat(kept)
-        end
-        names = (names or '') .. table.concat(changes[1])
-        if names == '' then
-            call('HDEL', K.pages, page)
-            call('ZREM', K.page_order, page)
-        else
-            call('HSET', K.pages, page, names)
-        end
-    end
-end)
-
 -- == the outbox
-
 local function post(to, ...)
     outbox:add(next_counter() .. cmsgpack.pack({ to, ... }))
-end
-
-local function has_effects()
-    outbox:flush()
-    return call('ZCARD', K.outbox) > 1 and 1 or 0
 end
 
 -- Returns the names of each other partition, by partition.
@@ -368,7 +210,6 @@ local function by_partition(names)
 end
 
 -- == small things
-
 local function merge_positions(positions, more)
     if #more == 0 then
         return positions
@@ -404,20 +245,6 @@ local function without(list, value)
     return kept
 end
 
-local function each_once(...)
-    local seen, names = {}, {}
-    for i = 1, select('#', ...) do
-        local list = select(i, ...)
-        for j = 1, #list do
-            if not seen[list[j]] then
-                seen[list[j]] = true
-                names[#names + 1] = list[j]
-            end
-        end
-    end
-    return names, seen
-end
-
 -- Returns those of a list of (name, number) that a question is answered with yes for.
 local function of_names(pairs_, is_wanted)
     if #pairs_ == 0 then
@@ -441,9 +268,6 @@ local function owner_of(row)
 end
 
 -- == unique keys
-
-local end_job, cancel
-
 local function hold_unique(row)
     local unique = row.extra[EXTRA.unique]
     if unique ~= '' and is_here(unique) then
@@ -489,9 +313,6 @@ local function supersede(job, by)
     end
 end
 
--- Lets a job that waits again have its unique key, or asks whoever has it; and whoever has it, whether it has a right to it.
-local retake
-
 local function meet_twin(unique, job, home, twin)
     if has_right(twin, unique) then
         if home == M.index then
@@ -508,7 +329,8 @@ local function meet_twin(unique, job, home, twin)
     end
 end
 
-function retake(unique, job, home, replacing)
+-- Lets a job that waits again have its unique key, or asks whoever has it; and that one is asked whether it has a right to it.
+local function retake(unique, job, home, replacing)
     local entry = directory:get(unique)
     if not entry or entry[1] == job or entry[1] == replacing then
         directory:set(unique, { job, home })
@@ -533,9 +355,6 @@ local function hold_again(row)
 end
 
 -- == lines
-
-local part, enter
-
 local function line_of(name)
     local line = lines:get(name)
     if not line then
@@ -551,10 +370,6 @@ end
 
 local function in_line(row)
     return sized(row.extra[EXTRA.line]) .. sized(group_of(row)) .. row.profile.rank .. struct.pack('>I8', row[ROW.joined]) .. row.id
-end
-
-local function is_paused(queue)
-    return queues:get('p' .. queue)
 end
 
 local function is_served(group)
@@ -671,7 +486,7 @@ local function leave(row)
 end
 
 -- Lets a job wait where it belongs: for its time, for its line, or for a worker.
-function enter(row, event)
+local function enter(row, event)
     if row[ROW.due_us] > NOW then
         move(row, event, STATE.SCHEDULED)
         wake(row.profile[PROFILE.queue])
@@ -698,7 +513,6 @@ function enter(row, event)
 end
 
 -- == parents
-
 local function edge_field(parent, child, edge)
     return sized(parent) .. sized(child) .. edge
 end
@@ -796,7 +610,7 @@ local function waits_elsewhere(row)
 end
 
 -- A parent's end reaches its dependent. `state` 0: it is not known.
-function part(parent, child, edge, state, value, positions)
+local function part(parent, child, edge, state, value, positions)
     local row = get_row(child)
     local at = row and row[ROW.state] == STATE.BLOCKED and wait_of(row, parent, edge)
     if not at then
@@ -848,7 +662,6 @@ function part(parent, child, edge, state, value, positions)
 end
 
 -- == coming in
-
 local function begin(row)
     local extra = row.extra
     row[ROW.due_us] = extra[EXTRA.due_us] > 0 and extra[EXTRA.due_us] or NOW + extra[EXTRA.delay_us]
@@ -923,10 +736,10 @@ local function admit(id, blob)
             elseif was == STATE.BLOCKED and twin[ROW.registered_us] > 0 then
                 far:drop(twin.number8 .. twin.id)
             end
-            count(twin.profile[PROFILE.queue], was, -1)
+            count_jobs(twin.profile[PROFILE.queue], was, -1)
             take_ticket(twin, ticket_of('s', twin.created, 0, twin.number, blob))
             tickets:set(twin.id, twin.ticket)
-            count(twin.profile[PROFILE.queue], STATE.BLOCKED, 1)
+            count_jobs(twin.profile[PROFILE.queue], STATE.BLOCKED, 1)
             twin[ROW.state], twin[ROW.joined], twin[ROW.is_stray], twin[ROW.strayed_us] = STATE.BLOCKED, 0, false, 0
             begin(twin)
             return admission(twin.id, twin, false, true)
@@ -943,64 +756,14 @@ local function admit(id, blob)
     touch(row)
     note_number(id, number)
     if not row.profile.is_scope then
-        count(row.profile[PROFILE.queue], STATE.BLOCKED, 1)
+        count_jobs(row.profile[PROFILE.queue], STATE.BLOCKED, 1)
     end
     hold_unique(row)
     begin(row)
     return admission(id, row, true)
 end
 
--- Lets jobs whose time has come go on. Returns how many.
-local function promote(limit)
-    due:flush()
-    local found = call('ZRANGE', K.due, '-inf', NOW, 'BYSCORE', 'LIMIT', 0, limit)
-    local slow = {}
-    for i = 1, #found do
-        if byte(found[i], 9) ~= 112 then
-            slow[#slow + 1] = text(found[i], 10)
-        end
-    end
-    read_ahead(slow)
-    for i = 1, #found do
-        local member = found[i]
-        local id = text(member, 10)
-        local row
-        if byte(member, 9) == 112 then -- 'p', and no row of it was read
-            local size = struct.unpack('>I2', member, 15)
-            id = text(member, 19 + size)
-            row = rows[id]
-            if not row then
-                local place = next_number()
-                ready:add(text(member, 15, 18 + size) .. text(member, 10, 14) .. struct.pack('>I8', place) .. 'p' .. id)
-                dyns:set(id, cmsgpack.pack({ STATE.READY, '', struct.unpack('>I8', member), '', 0, 0, true, '', 0, 0, 0, 0, false, 0, 0, place, NOW }))
-                due:drop(member)
-                local queue = text(member, 17, 16 + size)
-                count(queue, STATE.SCHEDULED, -1)
-                count(queue, STATE.READY, 1)
-                wake(queue)
-            end
-        else
-            row = get_row(id)
-        end
-        if row then
-            enter(row, EVENT.DUE)
-        end
-    end
-    return #found
-end
-
-local function next_due_us()
-    due:flush()
-    local first = call('ZRANGE', K.due, 0, 0, 'WITHSCORES')
-    local at = tonumber(first[2])
-    if at == math.huge then
-        return -1
-    end
-    return math.max(0, at - NOW)
-end
-
 -- == claims
-
 local function take(row, instance, turn)
     touch(row)
     if row[ROW.state] == STATE.READY then
@@ -1090,7 +853,6 @@ local function open_scope(id, blob, instance)
 end
 
 -- == ends of attempts
-
 -- Returns the running job if (instance, job, fence) is its attempt (P15).
 local function jobs_holds(instance, job, fence)
     local row = get_row(job)
@@ -1249,7 +1011,7 @@ local function settle_cells(row, settlement)
 end
 
 -- Back to waiting: for its back-off, at the line's tail or in its old place (P21).
-local function again(row, event, due_us)
+local function wait_again(row, event, due_us)
     local unique = row.extra[EXTRA.unique]
     local entry = unique ~= '' and directory:get(unique)
     if entry and entry[1] ~= row.id and entry[2] == M.index and has_right(entry[1], unique) then
@@ -1326,10 +1088,10 @@ local function apply(row, event, result, error_, reason, delay_us, unsure)
             row[ROW.reason] = string.format('worker lost %d times', row[ROW.lost])
             end_job(row, EVENT.EXHAUST, STATE.FAILED)
         else
-            again(row, EVENT.LOSE, NOW)
+            wait_again(row, EVENT.LOSE, NOW)
         end
     else
-        again(row, event, NOW + (event == EVENT.RELEASE and 0 or delay_us))
+        wait_again(row, event, NOW + (event == EVENT.RELEASE and 0 or delay_us))
     end
 end
 
@@ -1397,7 +1159,6 @@ local function release(row, reason)
 end
 
 -- == ends of jobs
-
 -- Frees what a job leaves behind: its unique key, and intents of attempts that were lost or unsure (P18).
 local function let_go(row)
     free_unique(row)
@@ -1443,7 +1204,7 @@ local function forget(row)
         asked:drop(sized(row[ROW.asker]) .. at)
     end
     if not row.profile.is_scope then
-        count(row.profile[PROFILE.queue], state, -1)
+        count_jobs(row.profile[PROFILE.queue], state, -1)
     end
 end
 
@@ -1453,7 +1214,7 @@ local function orphan_dependents(row)
     end
 end
 
-function end_job(row, event, state)
+local function end_job(row, event, state)
     leave(row)
     move(row, event, state)
     row[ROW.ended_us], row[ROW.stuck] = NOW, NOTHING
@@ -1478,7 +1239,7 @@ function end_job(row, event, state)
     end
 end
 
-function cancel(row, reason)
+local function cancel(row, reason)
     local state = row[ROW.state]
     if WAITING[state] then
         touch(row)
@@ -1504,18 +1265,6 @@ local function expire_one(row)
     row[ROW.reason] = 'it waited too long'
     end_job(row, EVENT.EXPIRE, STATE.EXPIRED)
     return 1
-end
-
--- == instances
-
-local function cancels_of(instance)
-    cancels:flush()
-    local prefix, asks = sized(instance), {}
-    for _, member in ipairs(under(K.cancels, prefix)) do
-        asks[#asks + 1] = text(member, #prefix + 17)
-        asks[#asks + 1] = text(member, #prefix + 1, #prefix + 16)
-    end
-    return asks
 end
 
 -- Returns the running jobs of an instance, oldest claim first. `is_wanted`: which (job, fence, turn) to look at.
@@ -1552,42 +1301,6 @@ local function running_of(instance, is_wanted)
         running[#running + 1] = jobs_holds(instance, one[1], one[2])
     end
     return running
-end
-
-local function drop_idle(instance, holder)
-    if holder[HOLDER.idle] then
-        for _, queue in ipairs(holder[HOLDER.idle]) do
-            idle:drop(sized(queue) .. struct.pack('>I8', holder[HOLDER.code]) .. instance)
-        end
-        holder[HOLDER.idle] = false
-        holders:set(instance, holder)
-    end
-end
-
--- Rings one idle instance for each queue that has news, and those that were asked to cancel.
-local function wake_all()
-    for _, queue in ipairs(woken) do
-        idle:flush()
-        local prefix = sized(queue)
-        local first = under(K.idle, prefix, 1)[1]
-        if first then
-            local instance = text(first, #prefix + 9)
-            local holder = holders:get(instance)
-            if holder then
-                drop_idle(instance, holder)
-                ring(holder[HOLDER.bell])
-            else
-                idle:drop(first)
-            end
-        end
-    end
-    for _, instance in ipairs(called) do
-        local holder = holders:get(instance)
-        if holder then
-            ring(holder[HOLDER.bell])
-        end
-    end
-    woken, woken_names, called = {}, {}, {}
 end
 
 local function serve(queues_served, jobs)
@@ -1631,3 +1344,4 @@ local function arrange_all()
     end
     M.arranged = M.serving
 end
+

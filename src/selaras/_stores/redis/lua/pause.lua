@@ -1,5 +1,5 @@
 -- pause: stops or resumes claims from a queue; heads of lines give their places up (P21)
--- uses: log, cells, jobs
+-- uses: log, rows, cells, jobs
 -- arguments: queue, paused
 -- keys: none
 -- cost: O(L log N) for L lines in which jobs of several queues wait        -- promise: atomic

@@ -61,7 +61,7 @@ local function admit_plain(delay_us, head, jobs, admissions)
     M.time = NOW
     call_many('HSET', K.jobs, fields, 2)
     call_many('ZADD', is_delayed and K.due or K.ready, entries, 2)
-    count(profile[PROFILE.queue], is_delayed and STATE.SCHEDULED or STATE.READY, admitted)
+    count_jobs(profile[PROFILE.queue], is_delayed and STATE.SCHEDULED or STATE.READY, admitted)
     if admitted > 0 then
         wake(profile[PROFILE.queue])
     end
@@ -70,7 +70,7 @@ end
 -- Of a claim of plain jobs: what their rows have in common, and how their ends look.
 local tails = {}
 
-local function tail_of(packed)
+local function tail_for(packed)
     local tail = tails[packed]
     if not tail then
         local instance, turn, started_us, is_plain, queue, ttl_us, attempt = cmsgpack.unpack(packed)
@@ -95,7 +95,7 @@ local function succeed_plain(instance, ends, told)
         local id, fence, result, dyn = ids[i], ends[3 * i], ends[3 * i + 1], found[i]
         local tail
         if dyn and rows[id] == nil and text(dyn, 1, 3) == RUNNING_HEAD and text(dyn, 4, 19) == fence then
-            tail = tail_of(text(dyn, 29))
+            tail = tail_for(text(dyn, 29))
             if tail.instance ~= instance or not tail.is_plain then
                 tail = nil
             end
@@ -126,8 +126,8 @@ local function succeed_plain(instance, ends, told)
     call_many('ZADD', K.ended, entries, 2)
     for _, tail in pairs(tails) do
         if tail.ended then
-            count(tail.queue, STATE.RUNNING, -tail.ended)
-            count(tail.queue, STATE.SUCCEEDED, tail.ended)
+            count_jobs(tail.queue, STATE.RUNNING, -tail.ended)
+            count_jobs(tail.queue, STATE.SUCCEEDED, tail.ended)
             let_claims_go(tail.instance, tail.turn, tail.ended)
             tail.ended = nil
         end
@@ -288,8 +288,8 @@ local function claim_all(instance, turn, names, tasks, limit)
         write_plain()
         if outcome == 'more' or (not outcome and #found < most) then
             for profile, common in pairs(commons) do
-                count(profile[PROFILE.queue], STATE.READY, -common[1])
-                count(profile[PROFILE.queue], STATE.RUNNING, common[1])
+                count_jobs(profile[PROFILE.queue], STATE.READY, -common[1])
+                count_jobs(profile[PROFILE.queue], STATE.RUNNING, common[1])
             end
             return claims, taken, preimages, outcome == 'more'
         end

@@ -1,11 +1,12 @@
 -- plant: plants intents of a running attempt (P14, P17)
--- uses: log, cells, jobs
+-- uses: log, rows, cells, jobs
 -- arguments: instance, owner, keys
 -- reply: 1 if it was refused
 -- keys: none
 -- cost: O(log N) a key        -- promise: atomic; twice is once, and one more event a key
 -- flags: none
 
+local intents = hash(K.intents)
 local instance, owner, keys = REQ[1], REQ[2], REQ[3]
 local is_home = owner[1] == M.index
 if is_home and not jobs_holds(instance, owner[2], owner[3]) then

@@ -1,5 +1,5 @@
 -- purge: deletes jobs that nobody runs, oldest first, in a bounded number of pages
--- uses: log, cells, jobs
+-- uses: log, rows, cells, jobs
 -- arguments: states, queue ('': any), limit, the page after which to begin (-1: at the first), the most pages
 -- keys: none
 -- cost: O(J log N) for J jobs of the pages        -- promise: atomic a call

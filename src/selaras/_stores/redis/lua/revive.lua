@@ -1,10 +1,12 @@
 -- revive: retries a failed job by hand: a fresh budget, its history kept
--- uses: log, cells, jobs
+-- uses: log, rows, cells, jobs
 -- arguments: id
 -- keys: none
 -- cost: O(log N), and O(M) for M dependents        -- promise: atomic
 -- flags: none
 
+local directory = hash(K.directory)
+local ended = index(K.ended)
 local id = REQ[1]
 local row = get_row(id)
 if not row then

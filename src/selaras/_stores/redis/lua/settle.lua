@@ -1,5 +1,5 @@
 -- settle: ends attempts outside a turn
--- uses: log, cells, jobs, plain
+-- uses: log, rows, cells, jobs, plain
 -- arguments: instance, settlements
 -- keys: none
 -- cost: O(log N) a job, and O(M) for M keys, children and dependents of it        -- promise: atomic

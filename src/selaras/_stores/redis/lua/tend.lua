@@ -1,10 +1,15 @@
 -- tend: due jobs, lost workers (looked at twice, P19), expiry, retention, lines, the log's length
--- uses: log, cells, jobs
+-- uses: log, rows, cells, jobs
 -- arguments: limit
 -- keys: none
 -- cost: O(limit log N), and O(M) for M attempts of lost workers        -- promise: atomic
 -- flags: allow-oom
 
+local expiry = index(K.expiry)
+local ended = index(K.ended)
+local offers = index(K.offers)
+local far = index(K.far)
+local strays = index(K.strays)
 local limit = REQ[1]
 local promoted = promote(limit)
 
@@ -106,7 +111,7 @@ end
 
 local trimmed = log_trim()
 wake_all()
-local again = promoted == limit or expired == limit or #over == limit or fallen == limit or #registered == limit
+local is_more = promoted == limit or expired == limit or #over == limit or fallen == limit or #registered == limit
 return finish(
-    promoted, suspected, lost, expired, #over, #unroutable, trimmed, again and 1 or 0, cells_orphans(NOW - LIMIT.ORPHAN_US), has_effects()
+    promoted, suspected, lost, expired, #over, #unroutable, trimmed, is_more and 1 or 0, cells_orphans(NOW - LIMIT.ORPHAN_US), has_effects()
 )

@@ -1,5 +1,5 @@
 -- turn: settles what has ended, lets go on whose time has come, claims, and tells the news (L2, L9)
--- uses: log, cells, jobs, plain
+-- uses: log, rows, cells, jobs, plain
 -- arguments: instance, number, acked, settlements, queues, tasks, limit, idle, progress (job, fence, data, ...)
 -- keys: none
 -- cost: O(log N) a job that is settled, let go on or claimed, and O(M) for M keys, children and dependents of it
