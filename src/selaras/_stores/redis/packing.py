@@ -2,9 +2,9 @@
 
 What was enqueued is kept as the client packed it, and never looked into for a plain job:
 
-    mark · created · due · number | size · profile · size · extra · size · meta · payload
-    1      8         8     8        2                4              4
-    (the script's)                  (the client's)
+    mark · created · due · number | size · profile · size · extra · size · meta · payload | ending
+    1      8         8     8        2                4              4                      2
+    (the script's)                  (the client's)                                         (the script's)
 
 A plain job's `extra` is empty, so that all of one task differ only behind it: they are sent with what they have in
 common once. Of a profile both sides remember what it says.
@@ -78,6 +78,8 @@ _decode_effect: Final = msgspec.msgpack.Decoder(list[Raw]).decode
 _decode_any: Final = msgspec.msgpack.decode
 _encode_put: Final = msgspec.msgpack.Encoder().encode
 _decode_put: Final = msgspec.msgpack.Decoder(Put).decode
+_ENDING: Final = bytes(2)
+_ROW_ENDING: Final = 3
 _EMPTY: Final = Extra("", (), (), "", (), (), 0, 0, 0, [])
 _REFUSALS: Final = {refusal.value.encode(): refusal for refusal in Refusal}
 _new_settled: Final = Settled
@@ -310,7 +312,7 @@ class Packing:
                     int(fence, 16),
                     1,
                     profile.task,
-                    ticket[middle:],
+                    ticket[middle:-2],
                     ticket[end + 8 : middle],
                     profile.queue,
                     profile.priority,
@@ -360,7 +362,7 @@ class Packing:
         end += size
         (size,) = _EXTRA_SIZE(ticket, end)
         end += 4
-        return created, due_us, profile, extra, ticket[end : end + size], ticket[end + size :]
+        return created, due_us, profile, extra, ticket[end : end + size], ticket[end + size : -2]
 
     def record_of(self, id: str, ticket: bytes, dyn: bytes | None) -> JobRecord:
         """Read a job as it stands."""
@@ -368,7 +370,7 @@ class Packing:
         if dyn is None:
             row = Row(STATES[JobState.SCHEDULED if due_us > created else JobState.READY], due_us=due_us)
         else:
-            row = _decode_row(dyn)
+            row = _decode_row(memoryview(dyn)[:-_ROW_ENDING])
             if row.is_plain:
                 row = replace(row, due_us=due_us)
         return JobRecord(
@@ -415,7 +417,7 @@ class Packing:
 
     def job_of(self, id: str, blob: bytes) -> NewJob:
         """Read a job that was packed by `blob_of`."""
-        _, _, profile, extra, meta, payload = self._ticket_of(bytes(25) + blob)
+        _, _, profile, extra, meta, payload = self._ticket_of(bytes(25) + blob + _ENDING)
         return NewJob(
             id=id,
             task=profile.task,

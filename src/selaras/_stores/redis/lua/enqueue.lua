@@ -5,7 +5,15 @@
 -- cost: O(log N) a job, and O(M) for M others in a line or waiting        -- promise: atomic
 -- flags: none
 
-local admissions = {}
+local admissions, ids = {}, {}
+for i = 1, #REQ do
+    if not REQ[i][1] then
+        ids[#ids + 1] = REQ[i][2]
+    end
+end
+if #ids > 1 then
+    tickets:prefetch(ids)
+end
 for i = 1, #REQ do
     local group = REQ[i]
     if group[1] then

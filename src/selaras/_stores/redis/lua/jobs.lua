@@ -28,7 +28,8 @@ end
 
 -- What was enqueued: mark, created, due, number; and of the client: size and text of profile, extra, meta; payload.
 local function ticket_of(mark, created, due_us, number, blob)
-    return mark .. struct.pack('>I8I8I8', created, due_us, number) .. blob
+    local number8 = struct.pack('>I8', number)
+    return mark .. struct.pack('>I8I8', created, due_us) .. number8 .. blob .. text(number8, 7)
 end
 
 local function take_ticket(row, ticket)
@@ -82,6 +83,35 @@ end
 local function read_ahead(ids)
     tickets:prefetch(ids)
     dyns:prefetch(ids)
+    if #ids < 2 then
+        return
+    end
+    local names = {}
+    for i = 1, #ids do
+        local row = get_row(ids[i])
+        local name = row and row.extra[EXTRA.line] or ''
+        if name ~= '' then
+            names[#names + 1] = name
+        end
+    end
+    lines:prefetch(names)
+end
+
+-- Reads jobs that are going to be claimed or settled, and the places of the keys that they write.
+local function read_ahead_to_write(ids)
+    read_ahead(ids)
+    local keys = {}
+    for i = 1, #ids do
+        local row = get_row(ids[i])
+        local writes = row and row.extra[EXTRA.writes] or NOTHING
+        for j = 1, #writes do
+            keys[#keys + 1] = writes[j]
+        end
+    end
+    if #keys > 1 then
+        hash(K.intents):prefetch(keys)
+    end
+    return keys
 end
 
 local function in_lane(row)
@@ -128,7 +158,7 @@ local function pack_row(row)
         last = last - 1
     end
     row[ROW.number], row[ROW.is_plain] = row.number, false
-    return cmsgpack.pack({ unpack(row, 1, last) })
+    return cmsgpack.pack({ unpack(row, 1, last) }) .. ending_of(row.number8)
 end
 
 at_end(function()
@@ -695,15 +725,13 @@ local function begin(row)
 end
 
 local function payload_of(row)
-    return text(row.ticket, row.meta_at + 4 + struct.unpack('>I4', row.ticket, row.meta_at))
+    return text(row.ticket, row.meta_at + 4 + struct.unpack('>I4', row.ticket, row.meta_at), -3)
 end
 
 local function new_row(id, blob)
-    local row = { id = id, flag = 's' }
-    for i = 1, #DEFAULT do
-        row[i] = DEFAULT[i]
-    end
-    take_ticket(row, ticket_of('s', NOW, 0, 0, blob))
+    local row = { unpack(DEFAULT) }
+    row.id, row.flag = id, 's'
+    take_ticket(row, ticket_of('s', NOW, 0, M.numbers + 1, blob))
     return row
 end
 
@@ -714,7 +742,7 @@ end
 -- Enqueues one job. Returns its admission: id, state, created, replaced, refusal.
 local function admit(id, blob)
     local twin = get_row(id)
-    local new = new_row(id, blob)
+    local new = new_row(id, blob) -- with the next number, taken when it is let in
     if twin then
         local is_same = twin.profile[PROFILE.task] == new.profile[PROFILE.task] and payload_of(twin) == payload_of(new)
         return admission(id, twin, false, false, not is_same and REFUSAL.ID_CONFLICT)
@@ -750,7 +778,6 @@ local function admit(id, blob)
     end
     local row = new
     local number = next_number()
-    take_ticket(row, ticket_of('s', NOW, 0, number, blob))
     rows[id] = row
     tickets:set(id, row.ticket)
     touch(row)

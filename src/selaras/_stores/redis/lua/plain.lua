@@ -44,7 +44,7 @@ local function admit_plain(delay_us, head, jobs, admissions)
         else
             local number8 = struct.pack('>I8', number + 1)
             fields[n + 1] = id
-            fields[n + 2] = front .. number8 .. head .. jobs[2 * i]
+            fields[n + 2] = front .. number8 .. head .. jobs[2 * i] .. text(number8, 7)
             entries[n + 1] = score
             entries[n + 2] = is_delayed and number8 .. lane .. id or lane .. number8 .. 'p' .. id
             n = n + 2
@@ -95,14 +95,15 @@ local function succeed_plain(instance, ends, told)
         local id, fence, result, dyn = ids[i], ends[3 * i], ends[3 * i + 1], found[i]
         local tail
         if dyn and rows[id] == nil and text(dyn, 1, 3) == RUNNING_HEAD and text(dyn, 4, 19) == fence then
-            tail = tail_for(text(dyn, 29))
+            tail = tail_for(text(dyn, 29, -4))
             if tail.instance ~= instance or not tail.is_plain then
                 tail = nil
             end
         end
         if tail then
             fields[n + 1] = id
-            fields[n + 2] = SUCCEEDED_HEAD .. text(dyn, 4, 28) .. (result and tail.ending .. cmsgpack.pack(result) or tail.ending_without)
+            local ending = result and tail.ending .. cmsgpack.pack(result) or tail.ending_without
+            fields[n + 2] = SUCCEEDED_HEAD .. text(dyn, 4, 28) .. ending .. text(dyn, -3)
             entries[n + 1] = tail.keep_until_us
             entries[n + 2] = text(dyn, 21, 28) .. id
             n = n + 2
@@ -136,7 +137,15 @@ end
 
 -- Settles, in the order given. Returns the outcomes: a number is so many successes.
 local function settle_all(instance, groups)
-    local told = {}
+    local told, ids = {}, {}
+    for i = 1, #groups do
+        if groups[i][1] ~= true then
+            ids[#ids + 1] = groups[i][SETTLE.job]
+        end
+    end
+    if #ids > 1 then
+        read_ahead_to_write(ids)
+    end
     for i = 1, #groups do
         local group = groups[i]
         if group[1] == true then
@@ -221,7 +230,18 @@ local function claim_all(instance, turn, names, tasks, limit)
             end
         end
         local kept = #ids > 0 and call('HMGET', K.jobs, unpack(ids)) or NOTHING
-        dyns:prefetch(slow)
+        if #slow > 1 then
+            for i = 1, #found do
+                if byte(found[i], (type(sizes) == 'number' and sizes or sizes[found[i]]) + 14) ~= 112 and rows[ids[i]] == nil then
+                    tickets.rows[ids[i]] = kept[i]
+                end
+            end
+            local keys = read_ahead_to_write(slow)
+            if #keys > 1 then
+                hash(K.entries, true):prefetch(keys)
+                hash(K.floors):prefetch(keys)
+            end
+        end
         local fields, drops, n, outcome = {}, {}, 0, nil
         local function write_plain()
             call_many('HSET', K.dyn, fields, 2)
@@ -256,7 +276,7 @@ local function claim_all(instance, turn, names, tasks, limit)
                 end
                 common[1] = common[1] + 1
                 local fence = next_counter()
-                local dyn = RUNNING_HEAD .. fence .. '\207' .. text(ticket, 18, 25) .. common[2]
+                local dyn = RUNNING_HEAD .. fence .. '\207' .. text(ticket, 18, 25) .. common[2] .. '\205' .. text(ticket, -2)
                 if dyns.rows[id] ~= nil then
                     dyns:set(id, dyn)
                 else
