@@ -14,7 +14,7 @@ ARGS ?=
 JOBS ?= auto
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check fix bench requirements
+.PHONY: help demo test check fix bench sim requirements
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1mmake %-6s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ fix: $(VENV)/.ready-check ## Repair what can be repaired by itself: format, impo
 
 bench: $(VENV)/.ready-run ## Measure against the floors, and print one table
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+sim: $(VENV)/.ready-run ## Search a simulated fleet for broken promises: SECONDS=60 or HOURS=8; SEED= for one world
+	@$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HOURS),--hours $(HOURS)) $(ARGS)
 
 # After a change of dependencies in pyproject.toml; needs uv. One set of versions for all three files.
 requirements:

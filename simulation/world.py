@@ -1,0 +1,698 @@
+"""One world: processes, a store, a datastore and fate, from the first job to an end at which nothing may be left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
+
+from selaras import StoreUnavailable, UnknownJob
+from selaras._app.lines import HELD
+from selaras._app.process import Process
+from selaras._contracts.partition import CacheStats, JobFilter
+from selaras._core.errors import LeaseLost, SelarasError
+from selaras._core.events import SettleRefused, Trouble, WorkerEvent
+from selaras._core.jobs.job import Attempt, Fate as JobFate, JobRecord
+from selaras._core.jobs.lifecycle import FINAL
+from selaras._core.jobs.states import JobState
+from selaras._core.routing import partition_of
+from selaras._stores.memory import log as memory_log
+from selaras._stores.memory.store import MemoryStore
+from selaras._stores.sqlite import inspection, log as sqlite_log
+from selaras._stores.sqlite.store import SqliteStore
+from selaras._worker.exits import Exit
+from simulation import actors
+from simulation.loop import Lane, Loop, Step
+from simulation.machine import Bells, SimulatedClock, chance_of, simulated_machine
+from simulation.network import Fate, Linked, at_once
+from simulation.plan import Plan
+from simulation.program import Declared, declare
+from simulation.promises import FAMILIES, Broken, Promises
+from simulation.trace import Trace
+from simulation.truth import Datastore
+
+ACTIVE_MOST_S: Final = 60.0
+"""Faults stop after so long, however slowly jobs are enqueued."""
+
+SETTLING_S: Final = 120.0
+"""Within so long after faults have stopped everything accepted has ended: leases and graces, retries, and long lines."""
+
+QUIET_S: Final = 75.0
+"""After so long more nothing is left of anybody: intents stand half a minute, and are asked after as late."""
+
+_LOOK_EVERY_S: Final = 1.0
+_ASK_EVERY_NS: Final = 500_000_000
+_LOG_TRIMMED: Final = 12
+_NO_FLOOR: Final = "the store does not answer"
+"""Why a read went to a late datastore without knowing how new it must be: nothing is promised of it then."""
+_LISTED_MOST: Final = 100_000
+_REPLICA_LAG_S: Final = 0.3
+_REFUSED: Final = (StoreUnavailable, LeaseLost)
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """What became of a world."""
+
+    plan: Plan
+    broken: str
+    what: str
+    jobs: int
+    claims: int
+    settles: int
+    reads: int
+    virtual_s: float
+    steps: int
+    faults: dict[str, int]
+    digest: str
+    trace: list[str]
+
+
+class Glass(Protocol):
+    """Looks into the store, without a trip."""
+
+    def holds(self, job: str, fence: int) -> bool:
+        """Say whether an attempt runs, as the store knows it."""
+        ...
+
+
+class _Glass:
+    def __init__(self, partitions: Any, *, sqlite: bool) -> None:
+        self._partitions = partitions
+        self._sqlite = sqlite
+
+    def holds(self, job: str, fence: int) -> bool:
+        fates = (at_once(one.fates([Attempt(job, fence)]))[0] for one in self._partitions)
+        return any(fate is JobFate.RUNNING for fate in fates)
+
+    def covers(self, key: str, job: str, fence: int) -> bool:
+        intents = at_once(self._partitions[partition_of(key, len(self._partitions))].intents(key))
+        return any(one.job == job and one.fence == fence for one in intents)
+
+    def records(self) -> dict[str, JobRecord]:
+        which = JobFilter(limit=_LISTED_MOST)
+        pages = [
+            one._inspector.snapshot(lambda con: inspection.jobs(con, which))
+            if self._sqlite
+            else at_once(one.jobs(which))
+            for one in self._partitions
+        ]
+        return {record.id: record for page in pages for record in page.jobs}
+
+    def stats(self) -> list[CacheStats]:
+        return [
+            one._inspector.snapshot(lambda con, one=one: inspection.cache_stats(con, one._file))
+            if self._sqlite
+            else at_once(one.cache_stats())
+            for one in self._partitions
+        ]
+
+    def instances(self) -> list[str]:
+        return [instance.id for one in self._partitions for instance in at_once(one.instances())]
+
+    def outboxes(self) -> int:
+        return sum(len(at_once(one.outbox(10)).effects) for one in self._partitions)
+
+
+class _SharedMemory(MemoryStore):
+    """A memory store as a server: its bells are the world's."""
+
+    def __init__(self, clock: SimulatedClock, partitions: int, entropy: Random, bells: Bells) -> None:
+        self._world_bells = bells
+        super().__init__(clock, partitions=partitions, entropy=entropy)
+
+    def _ring(self, address: str) -> None:
+        self._world_bells.ring(address)
+
+
+class Node:
+    """A simulated process."""
+
+    def __init__(self, world: World, role: str, number: int, generation: int) -> None:
+        self.world = world
+        self.plan = world.plan
+        self.promises = world.promises
+        self.trace = world.trace
+        self.role = role
+        self.number = number
+        self.generation = generation
+        self.name = f"{role}-{number}" + (f".{generation}" if generation else "")
+        self.chance = chance_of(self.plan.seed, self.name)
+        self.lane = Lane(world.loop, self.name)
+        self.clock = SimulatedClock(world.loop)
+        self.hints: list[Callable[[int, int], None]] = []
+        self.worker: Any = None
+        self.leaving = False
+        self.ended = False
+        self._crash, self._pause = self.rate("crash"), self.rate("pause")
+        self._draw = self.chance.random
+        self.fate = Fate(self.plan, self.chance, world.loop, self.lane, self.promises, self._at_call)
+        self.fate.healed = world.healed
+        self.program: Declared = declare(self)
+
+    def rate(self, fault: Any) -> float:
+        """Return how often a fault happens now."""
+        return 0.0 if self.world.healed else self.plan.rate(fault)
+
+    def start(self) -> None:
+        """Begin to run."""
+        self.trace.add("start", self.name)
+        self.lane.begin(self._main())
+
+    async def _main(self) -> None:
+        world = self.world
+        store = Linked(
+            world.store_for(self),
+            self.fate,
+            world.loop,
+            world.bells,
+            self.promises,
+            far=self.plan.store == "memory",
+            is_up=world.is_up,
+            hints=self.hints.append,
+        )
+        program = self.program.app.program
+        program.registry.complete()
+        process = Process(store, self.clock, chance_of(self.plan.seed, self.name, "entropy"), program.settings)
+        with program.processes.standing_in(process):
+            await self._open(process)
+            if self.role == "worker":
+                if self.number < self.plan.readers:
+                    self.lane.begin(actors.read(self))
+                self.worker = self.program.app.worker(name=self.name, observer=self)
+                code = await self.worker.run()
+                self._left(code)
+            elif self.role == "producer":
+                await actors.produce(self, world.share(self))
+            else:
+                await {"reader": actors.read, "writer": actors.write, "locker": actors.lock}[self.role](self)
+            await self.program.app.close()
+        self.ended = True
+        self.trace.add("end", self.name)
+        self.lane.kill()
+
+    async def _open(self, process: Process) -> None:
+        while True:
+            try:
+                await process.open()
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(0.2)
+
+    def _left(self, code: Exit) -> None:
+        self.trace.add("exit", self.name, code.name)
+        if not self.leaving:
+            self.promises.breaks("no trouble", f"{self.name} ended by itself: {code.name}")
+
+    # -- an observer of its worker
+
+    wants_attempts = False
+
+    def heard(self, event: WorkerEvent) -> None:
+        """See `Observer`."""
+        if isinstance(event, Trouble):
+            self.promises.breaks("no trouble", f"{self.name}: {event.where}: {event.error}")
+        elif isinstance(event, SettleRefused):
+            self.trace.add("refused", self.name, event.job, event.fence)
+
+    # -- fate
+
+    def _at_call(self) -> None:
+        dice = self._draw()
+        if dice < self._crash:
+            self.world.loop.outside_later(self._draw() * 0.001, self.crash)
+        elif dice < self._crash + self._pause:
+            self.world.loop.outside_later(self._draw() * 0.001, self.pause)
+
+    def crash(self) -> None:
+        """End between two steps, as by SIGKILL; another one takes the place."""
+        if self.lane.dead or self.world.healed:
+            return
+        self.promises.happened("crash", self.lane)
+        self.lane.kill()
+        self.ended = True
+        self.world.loop.outside_later(0.2 + self._draw() * 3, self.world.replace, self)
+
+    def pause(self) -> None:
+        """Stand still, as by SIGSTOP."""
+        if self.lane.dead or self.world.healed:
+            return
+        self.promises.happened("pause", self.lane)
+        self._freeze(self._draw() ** 2 * 5 * self.plan.lease_s, threads=True)
+
+    async def block(self, chance: Random) -> None:
+        """Block the loop; the threads go on."""
+        self.promises.happened("block", self.lane)
+        self._freeze(chance.random() ** 2 * 4 * self.plan.lease_s, threads=False)
+        await asyncio.sleep(0)
+
+    def _freeze(self, seconds: float, *, threads: bool) -> None:
+        lane = self.lane
+        lane.freeze(threads=threads)
+        self.world.loop.outside_later(seconds, lambda: lane.thaw(threads=threads))
+
+    def hint(self, partition: int, position: int) -> None:
+        """Be told of a log's growth."""
+        for told in self.hints:
+            self.lane.main.push(Step(told, (partition, position), self.lane.context.copy(), self.lane.main))
+
+    def leave(self) -> None:
+        """Be told to end in order, as by SIGTERM."""
+        if self.worker is not None and not self.leaving and not self.lane.dead:
+            self.leaving = True
+            self.trace.add("sigterm", self.name)
+            self.lane.main.push(Step(self.worker.stop, (), self.lane.context.copy(), self.lane.main))
+
+    # -- what its program does
+
+    def a_key(self, chance: Random) -> int:
+        """Draw a key's number."""
+        return int(chance.random() ** 2 * self.plan.keys)
+
+    def a_family(self, chance: Random) -> str:
+        """Draw a family's name."""
+        return chance.choice(("item", "item", "item", *FAMILIES))
+
+    async def write(self, chance: Random, key: str, job: str, fence: int, *, quiet: bool = False) -> int:
+        """Commit a new version. Returns it, or 0 if the row refused it."""
+        late = chance.random() < self.rate("late-writes")
+        if late:
+            self.promises.happened("late-writes", self.lane)
+        quiet = quiet or key.startswith(("served:", "late:"))
+        version = await self.world.truth.write(key, job, fence, late=late, quiet=quiet)
+        self.trace.add("commit", self.name, key, version, job, fence)
+        return version
+
+    async def read(self, key: str, level: Any, *, how: str, needed_ns: int | None = None, own: int = 0) -> None:
+        """Read a key through the product, and judge the answer. `needed_ns`: of a job, its claim."""
+        called_ns, before = self.world.loop.now_ns, self.promises.before(self.name, key)
+        handle = self.program.key(key)
+        late = key.startswith("late:")
+        plain = level is None and not late and self.chance.random() < 0.5
+        tier = ""
+        try:
+            if plain:
+                version = await self.program.families[key.partition(":")[0]](int(key.partition(":")[2]))
+            else:
+                reading = await handle.read(level)
+                version, tier = reading.value, reading.tier
+                if late and reading.why == _NO_FLOOR:
+                    return
+        except SelarasError as error:
+            self._unread(key, error)
+            return
+        needed_ns = self._needed_ns(called_ns, level, needed_ns)
+        self.judge(key, version, how=how, needed_ns=needed_ns, before=before, called_ns=called_ns, tier=tier, own=own)
+
+    def _unread(self, key: str, error: SelarasError) -> None:
+        if not key.startswith("late:"):
+            self.promises.breaks("no trouble", f"{self.name} could not read {key}: {type(error).__name__}: {error}")
+        self.trace.add("unread", self.name, key)
+
+    async def read_many(self, keys: list[str], level: Any) -> None:
+        """Read several keys together."""
+        called_ns = self.world.loop.now_ns
+        before = [self.promises.before(self.name, key) for key in keys]
+        versions = await self.program.app.read_many([self.program.key(key) for key in keys], level)
+        needed_ns = self._needed_ns(called_ns, level, None)
+        for key, version, least in zip(keys, versions, before, strict=True):
+            self.judge(key, version, how=f"together, {level or 'bounded'}", needed_ns=needed_ns, before=least,
+                       called_ns=called_ns)  # fmt: skip
+
+    def _needed_ns(self, called_ns: int, level: Any, claimed_ns: int | None) -> int:
+        if level == "strict":
+            return called_ns
+        if claimed_ns is None:
+            return called_ns - round((1.0 if level is None else level) * 1e9)
+        return max(claimed_ns, called_ns - round(level * 1e9)) if level else claimed_ns
+
+    def judge(
+        self,
+        key: str,
+        version: int,
+        *,
+        how: str,
+        needed_ns: int,
+        before: tuple[int, int],
+        called_ns: int = 0,
+        tier: str = "",
+        own: int = 0,
+    ) -> None:
+        """Judge an answer."""
+        self.promises.read(
+            self.name,
+            key,
+            version,
+            how=f"{how}, {tier}" if tier else how,
+            called_ns=called_ns or self.world.loop.now_ns,
+            needed_ns=needed_ns,
+            before=before,
+            local=tier == "local" and called_ns > 0,
+            own=own,
+        )
+
+
+class World:
+    """One world, from its plan. `run` it once."""
+
+    def __init__(self, plan: Plan, folder: Path, *, kept: int) -> None:
+        self.plan = plan
+        self.chance = chance_of(plan.seed, "fate")
+        self.loop = Loop(chance_of(plan.seed, "order"), self._on_error)
+        self.trace = Trace(self.loop, kept=kept)
+        self.promises = Promises(self.loop, self.trace, plan.partitions)
+        self.bells = Bells(self.loop, self._rings)
+        self.clock = SimulatedClock(self.loop)
+        self.healed = False
+        self.closing = False
+        self.nodes: dict[tuple[str, int], Node] = {}
+        self._down_until_ns = 0
+        self._numbers = 0
+        self._runs: Counter[int] = Counter()
+        self._producing = plan.producers
+        self._path = folder / "store.db"
+        self._memory: _SharedMemory | None = None
+
+    # -- making
+
+    def _furnish(self) -> None:
+        plan = self.plan
+        if plan.store == "memory":
+            entropy = chance_of(plan.seed, "store")
+            self._memory = _SharedMemory(self.clock, plan.partitions, entropy, self.bells)
+            self._partitions: Any = self._memory.partitions
+        else:
+            store = SqliteStore(
+                self._path, self.clock, partitions=plan.partitions, entropy=chance_of(plan.seed, "store")
+            )
+            for partition in store.partitions:
+                partition.prepare()
+            self._partitions = store.partitions
+        self.glass = _Glass(self._partitions, sqlite=plan.store == "sqlite")
+        self.truth = Datastore(
+            self.loop, chance_of(plan.seed, "datastore"), self.glass.covers, fenced=plan.fenced, lag_s=_REPLICA_LAG_S
+        )
+        self.promises.truth = self.truth
+        for role, count in (
+            ("worker", plan.workers),
+            ("producer", plan.producers),
+            ("reader", plan.readers),
+            ("writer", plan.writers),
+            ("locker", plan.lockers),
+        ):
+            for number in range(count):
+                self._start(role, number, 0)
+
+    def store_for(self, node: Node) -> Any:
+        """Return the store as this process opens it."""
+        if self._memory is not None:
+            return self._memory
+        entropy = chance_of(self.plan.seed, node.name, "store")
+        return SqliteStore(self._path, node.clock, partitions=self.plan.partitions, entropy=entropy)
+
+    def _start(self, role: str, number: int, generation: int) -> None:
+        node = self.nodes[role, number] = Node(self, role, number, generation)
+        node.start()
+
+    def replace(self, node: Node) -> None:
+        """Start another process in the place of one that ended."""
+        if self.nodes[node.role, node.number] is node and node.ended:
+            if node.role == "producer":
+                self.produced(node)
+            elif not self.closing or node.role == "worker":
+                self._start(node.role, node.number, node.generation + 1)
+
+    # -- what processes ask
+
+    def number(self) -> int:
+        """Return the next of a row of numbers."""
+        self._numbers += 1
+        return self._numbers
+
+    def run_of(self, n: int) -> int:
+        """Count the runs of the job of this number: each draws anew."""
+        self._runs[n] += 1
+        return self._runs[n]
+
+    def share(self, node: Node) -> int:
+        """Return how many jobs a producer makes."""
+        return self.plan.jobs // self.plan.producers + (node.number < self.plan.jobs % self.plan.producers)
+
+    def produced(self, node: Node) -> None:
+        """A producer has made all its jobs, or is gone."""
+        del node
+        self._producing -= 1
+
+    def accepted(self, job: str) -> None:
+        """A producer was told that this job is accepted."""
+        self.trace.call(job, f"job-{len(self.promises.accepted)}")
+        self.promises.accepted.add(job)
+
+    def line_of(self, job: str) -> str:
+        """Return the line that the running body holds; "" for none."""
+        del job
+        return next(iter(HELD.get() or {}), "")
+
+    def is_up(self) -> bool:
+        """Say whether the store answers."""
+        return self.loop.now_ns >= self._down_until_ns
+
+    # -- fate
+
+    def _rings(self) -> tuple[float, ...]:
+        draw = self.chance.random
+        if not self.healed and draw() < self.plan.rate("bells"):
+            self.promises.faults["bells"] += 1
+            return ((), (draw() * 2,), (0.0, draw()))[int(draw() * 3)]
+        return (0.000_1,)
+
+    def _begin_fate(self) -> None:
+        plan = self.plan
+        for fault, act in (
+            ("outage", self._outage),
+            ("evict", self._evict),
+            ("forget", self._forget),
+            ("wall", self._jump),
+            ("deploy", self._deploy),
+            ("cut", self._cut),
+        ):
+            rate = plan.rate(fault)  # type: ignore[arg-type] # one of the words
+            if fault == "cut":
+                rate *= 200
+            if rate:
+                self._again(rate, fault, act)
+        if plan.rate("hints"):
+            self._again(20 * plan.rate("hints"), "hints", self._hint)
+
+    def _again(self, rate: float, fault: str, act: Callable[[], None]) -> None:
+        def happen() -> None:
+            if not self.healed:
+                self.promises.happened(fault, None)
+                act()
+                self._again(rate, fault, act)
+
+        self.loop.outside_later(self.chance.expovariate(rate), happen)
+
+    def _outage(self) -> None:
+        self._down_until_ns = self.loop.now_ns + round(self.chance.random() ** 2 * 4e9)
+
+    def _evict(self) -> None:
+        if self._memory is not None:
+            entries = self.chance.choice(self._memory.partitions)._cells.entries
+            if entries:
+                del entries[self.chance.choice(list(entries))]
+
+    def _forget(self) -> None:
+        self.chance.choice(self._partitions).lose_memory(events=self.chance.choice([0, 1, 3, 20]))
+
+    def _jump(self) -> None:
+        node = self.chance.choice(list(self.nodes.values()))
+        node.clock.offset_us = round(self.chance.uniform(-3.6e9, 3.6e9))
+        if self.chance.random() < 0.2:  # the store's own time follows a wall forwards only (L8)
+            self.clock.offset_us += round(self.chance.random() * 5e6)
+
+    def _deploy(self) -> None:
+        node = self.nodes["worker", self.chance.randrange(self.plan.workers)]
+        node.leave()
+        self.loop.outside_later(0.1, self._replace_when_gone, node)
+
+    def _replace_when_gone(self, node: Node) -> None:
+        if self.nodes[node.role, node.number] is not node:
+            return
+        if node.ended:
+            self.replace(node)
+        elif node.leaving:
+            self.loop.outside_later(0.1, self._replace_when_gone, node)
+
+    def _cut(self) -> None:
+        node = self.chance.choice(list(self.nodes.values()))
+        node.fate.cut_until_ns = self.loop.now_ns + round(self.chance.random() ** 2 * 4 * self.plan.lease_s * 1e9)
+
+    def _hint(self) -> None:
+        partition = self.chance.choice(self._partitions)
+        node = self.chance.choice(list(self.nodes.values()))
+        tail = partition.tail_now().position
+        node.hint(partition.index, self.chance.choice([-1, tail, max(0, tail - 1), tail + 1]))
+
+    def _heal(self) -> None:
+        self.healed = True
+        self.truth.healed = True
+        self._down_until_ns = 0
+        self.trace.add("heal", "")
+        for node in self.nodes.values():
+            node.fate.healed = True
+            node.fate.cut_until_ns = 0
+            if node.ended and node.role == "worker":
+                self.loop.outside_later(0.0, self.replace, node)
+
+    # -- the run
+
+    def run(self) -> None:
+        """Run to the end, or to the first promise that is broken."""
+        self._furnish()
+        self._begin_fate()
+        self.loop.outside_later(_LOOK_EVERY_S, self._look)
+        self._until(lambda: self._producing <= 0, ACTIVE_MOST_S)
+        self._until(lambda: False, self.chance.random() * 3)
+        self._heal()
+        settled = self._until(self._all_ended, SETTLING_S)
+        if not self._over and not settled:
+            self.promises.breaks("ends", self._say_unended())
+        self.closing = True
+        self._until(lambda: False, QUIET_S)
+        self._part()
+        self._until(self._all_gone, 40)
+        if not self._over:
+            self._look_at_what_is_left()
+
+    @property
+    def _over(self) -> bool:
+        return self.promises.broken is not None
+
+    def _until(self, over: Callable[[], bool], seconds: float) -> bool:
+        """Run until it is over, looking now and then, at most so long."""
+        end_ns = self.loop.now_ns + round(seconds * 1e9)
+        while not self._over and not over() and self.loop.now_ns < end_ns:
+            until_ns = min(end_ns, self.loop.now_ns + _ASK_EVERY_NS)
+            self.loop.run_until(lambda: self.promises.broken is not None, until_ns)
+        return over()
+
+    def _look(self) -> None:
+        self.promises.look(self.glass.records())
+        self.loop.outside_later(_LOOK_EVERY_S, self._look)
+
+    def _all_ended(self) -> bool:
+        return all(map(_is_over, self.glass.records().values())) and not self.glass.outboxes()
+
+    def _say_unended(self) -> str:
+        waiting = [one for one in self.glass.records().values() if not _is_over(one)]
+        told = ", ".join(f"{self.trace.name(one.id)} is {one.state.value} in line {one.line!r}" for one in waiting[:5])
+        return f"{len(waiting)} jobs had not ended {SETTLING_S:g} s after the last fault: {told or 'effects wait'}"
+
+    def _part(self) -> None:
+        for node in self.nodes.values():
+            node.leave()
+
+    def _all_gone(self) -> bool:
+        return all(node.ended for node in self.nodes.values())
+
+    def _look_at_what_is_left(self) -> None:
+        breaks = self.promises.breaks
+        staying = sorted(node.name for node in self.nodes.values() if not node.ended)
+        if staying:
+            breaks("ends", f"{', '.join(staying)} did not end")
+        instances = self.glass.instances()
+        if instances:
+            breaks("nothing left", f"{len(instances)} owners of leases: {instances}")
+        for index, stats in enumerate(self.glass.stats()):
+            if stats.intents or stats.tokens:
+                breaks("nothing left", f"{stats.intents} intents and {stats.tokens} tokens in partition {index}")
+        if self._memory is not None:
+            for partition in self._memory.partitions:
+                jobs = partition._jobs
+                rows = [row for row in jobs.rows.values() if row.state not in FINAL and row.state != JobState.BLOCKED]
+                if rows:
+                    breaks("nothing left", f"{len(rows)} scopes, locks or jobs: {rows[0].new}")
+        self.promises.look(self.glass.records())
+
+    def _on_error(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is None or isinstance(error, _REFUSED):
+            return
+        message = str(context.get("message"))
+        if "never retrieved" in message and isinstance(error, (Broken, UnknownJob)):
+            return
+        self.promises.breaks("no trouble", f"{message.partition(' at 0x')[0]}: {type(error).__name__}: {error}")
+
+
+def _is_over(record: JobRecord) -> bool:
+    return record.state in FINAL or (record.state is JobState.BLOCKED and bool(record.stuck_on))
+
+
+def run(plan: Plan, *, kept: int = 400) -> Result:
+    """Run one world."""
+    with tempfile.TemporaryDirectory(prefix="simulation-") as folder:
+        world = World(plan, Path(folder), kept=kept)
+        with simulated_machine(world.bells), _small_log(plan), _silence():
+            began_ns = world.loop.now_ns
+            try:
+                world.run()
+            finally:
+                virtual_s = (world.loop.now_ns - began_ns) / 1e9
+                result = _result_of(world, virtual_s)
+                world.loop.shut()
+    return result
+
+
+def _result_of(world: World, virtual_s: float) -> Result:
+    promises = world.promises
+    return Result(
+        plan=world.plan,
+        broken=promises.broken.promise if promises.broken else "",
+        what=promises.broken.what if promises.broken else "",
+        jobs=len(promises.accepted),
+        claims=promises.claims,
+        settles=promises.settles,
+        reads=promises.reads,
+        virtual_s=virtual_s,
+        steps=world.loop.steps,
+        faults=dict(Counter(promises.faults)),
+        digest=world.trace.digest,
+        trace=world.trace.lines(),
+    )
+
+
+@contextmanager
+def _small_log(plan: Plan) -> Generator[None]:
+    """Let logs be trimmed early, if that is one of the faults."""
+    logs: tuple[Any, ...] = (memory_log, sqlite_log)
+    before = [log.LOG_LENGTH for log in logs]
+    if plan.rate("trim"):
+        for log in logs:
+            log.LOG_LENGTH = _LOG_TRIMMED
+    try:
+        yield
+    finally:
+        for log, length in zip(logs, before, strict=True):
+            log.LOG_LENGTH = length
+
+
+@contextmanager
+def _silence() -> Generator[None]:
+    """What the product logs is told by the world itself."""
+    log = logging.getLogger("selaras")
+    was, log.disabled = log.disabled, True
+    with contextlib.suppress(AttributeError):
+        pass
+    try:
+        yield
+    finally:
+        log.disabled = was
