@@ -313,6 +313,8 @@ class Node:
         self.judge(key, version, how=how, needed_ns=needed_ns, before=before, called_ns=called_ns, tier=tier, own=own)
 
     def _unread(self, key: str, error: SelarasError) -> None:
+        if self.leaving or self.ended:
+            return  # its cache was closed
         if not key.startswith("late:"):
             self.promises.breaks("no trouble", f"{self.name} could not read {key}: {type(error).__name__}: {error}")
         self.trace.add("unread", self.name, key)
