@@ -10,7 +10,6 @@ from typing import Literal
 
 import pytest
 from msgspec.structs import replace
-
 from simulation.__main__ import main
 from simulation.plan import Plan, plan_from, plan_of
 from simulation.shrink import shrink
