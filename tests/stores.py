@@ -22,7 +22,7 @@ from selaras._stores.redis.store import FORMAT, RedisStore
 from selaras._stores.sqlite.store import SqliteStore
 
 REDIS_KINDS: Final = ("redis-1", "redis-4") if binaries() else ()
-KINDS: Final = ("memory-1", "memory-4", "sqlite-1", "sqlite-4")
+KINDS: Final = ("memory-1", "memory-4", "sqlite-1", "sqlite-4", *REDIS_KINDS)
 
 _NUMBERS: Final = itertools.count(1)
 
