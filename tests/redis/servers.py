@@ -578,12 +578,17 @@ class Cluster:
     def owner(self, slot: int) -> RedisServer:
         """The master of a slot, as the masters themselves see it."""
         for master in self.masters:
-            mine = next(fields for fields in self.seen_by(master) if "myself" in fields[2])
-            for part in mine[8:]:
+            if self._owner_id(slot, seen_by=master) == self.id(master):
+                return master
+        raise LookupError(f"no running master has slot {slot}")
+
+    def _owner_id(self, slot: int, seen_by: RedisServer) -> str:
+        for fields in self.seen_by(seen_by):
+            for part in fields[8:]:
                 first, _, last = part.partition("-")
                 if not part.startswith("[") and int(first) <= slot <= int(last or first):
-                    return master
-        raise LookupError(f"no running master has slot {slot}")
+                    return fields[0]
+        return ""
 
     # -- what happens to it
 
@@ -591,7 +596,9 @@ class Cluster:
         """Wait until another master has the slot, and every running node knows."""
 
         def moved() -> bool:
-            return self.owner(slot) is not other_than and self.is_ok()
+            owner = self.owner(slot)
+            views = {self._owner_id(slot, seen_by=node) for node in self.nodes if node.running}
+            return owner is not other_than and views == {self.id(owner)} and self.is_ok()
 
         until(moved, f"slot {slot} has another master than {other_than}")
         return self.owner(slot)

@@ -177,4 +177,6 @@ async def test_a_cluster_is_looked_at_node_by_node() -> None:
         owner.kill()
         cluster.until_owner(slot, other_than=owner)
         findings = await examine(url)
-        assert [finding for finding in findings if finding.about == "cluster" and str(owner.port) in finding.found]
+        assert [finding for finding in findings if finding.about == "cluster" and str(owner.port) in finding.found], (
+            "\n".join(f"{f.about} {f.where} {f.found}" for f in findings)
+        )

@@ -21,7 +21,7 @@ from selaras._core.errors import SelarasError, StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial
 from selaras._stores.redis.errors import RIGHTS_PAGE
-from selaras._stores.redis.rights import CHANNELS, KEYLESS, commands, rule
+from selaras._stores.redis.rights import CHANNELS, KEYLESS, KEYS_ONLY, commands, rule
 from selaras._stores.redis.scripts import LEDGER
 from selaras._stores.redis.topology import Topology, topology_of
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, Word, pack
@@ -36,7 +36,7 @@ _LAG_S: Final = 5
 _LAG_BYTES: Final = 1024 * 1024
 _FULL_SHARE: Final = 0.8
 _SCANNED_MOST: Final = 200_000
-"""So many of a server's keys are looked at; a store has a few dozen."""
+"""So many of a server's keys are looked at."""
 _WEIGHED_MOST: Final = 1_000
 _NAMED_MOST: Final = 5
 _MIB: Final = 1024 * 1024
@@ -109,25 +109,22 @@ async def check_up(address: RedisAddress, clock: Clock) -> AsyncIterator[Finding
         try:
             patients[first] = await _patient(first, address.account)
             partitions, findings = await _store(patients[first], address, names)
-            for finding in findings:
-                yield finding
             topology = await _found(address, names, partitions)
-            places = [topology.place(index) for index in range(partitions)]
-            for endpoint in dict.fromkeys(place for place in places if place is not None):
+        except SelarasError as error:
+            yield wrong("connection", str(first), str(error), "see there")
+            return
+        places = [topology.place(index) for index in range(partitions)]
+        for finding in (*findings, *await _spread(address, places)):
+            yield finding
+        for endpoint in dict.fromkeys(place for place in places if place is not None):
+            try:
                 if endpoint not in patients:
                     patients[endpoint] = await _patient(endpoint, address.account)
-        except SelarasError as error:
-            yield wrong("connection", address.shown, str(error), "see there")
-            return
-        for finding in await _spread(address, places):
-            yield finding
-        for endpoint, patient in patients.items():
-            held = [index for index, place in enumerate(places) if place == endpoint]
-            try:
-                async for finding in _examined(patient, address, names, held, partitions, clock):
+                held = [index for index, place in enumerate(places) if place == endpoint]
+                async for finding in _examined(patients[endpoint], address, names, held, partitions, clock):
                     yield finding
             except SelarasError as error:
-                yield wrong("connection", patient.where, str(error), "see there")
+                yield wrong("connection", str(endpoint), str(error), "see there")
     finally:
         for patient in patients.values():
             patient.close()
@@ -414,7 +411,7 @@ def _example(command: str, stem: str) -> tuple[str, ...]:
         return (*words, "x", "0") if command == "evalsha" else words
     if command in CHANNELS:
         return (*words, f"{stem}news", *(["1"] if "publish" in command else []))
-    return (*words, f"{stem}meta", "x", "x")
+    return (*words, f"{stem}meta", *([] if command in KEYS_ONLY else ["x", "x"]))
 
 
 # ---------------------------------------------------------------- a cluster

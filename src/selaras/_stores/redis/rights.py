@@ -12,8 +12,10 @@ from typing import Final
 from selaras._stores.redis.address import Shape
 from selaras._stores.redis.scripts import script, verbs
 
-_CONNECTION: Final = ("evalsha", "script|load", "ping", "info", "subscribe", "unsubscribe")
-_CLUSTER: Final = ("cluster|slots", "ssubscribe", "sunsubscribe")
+_PLAIN: Final = ("evalsha", "script|load", "ping", "info", "subscribe", "unsubscribe")
+_VALUES: Final = ("exists", "get", "hget", "hscan", "lrange", "mget", "set")
+"""Beside the scripts: values never pass through them."""
+_CLUSTER: Final = ("asking", "cluster|slots", "ssubscribe", "sunsubscribe")
 _REPLICATED: Final = ("wait",)
 
 _CALL: Final = re.compile(r"\b(?:p?call|call_many)\(([^,)]*)")
@@ -22,14 +24,17 @@ _QUOTED: Final = re.compile(r"'([A-Z]{3,})'")
 CHANNELS: Final = frozenset({"publish", "spublish", "subscribe", "ssubscribe"})
 """Commands whose first argument is a channel."""
 
-KEYLESS: Final = frozenset({*_CONNECTION, *_CLUSTER, *_REPLICATED, "time"}) - CHANNELS
+KEYS_ONLY: Final = frozenset({"exists", "mget", "unlink"})
+"""Commands all of whose arguments are keys."""
+
+KEYLESS: Final = frozenset({*_PLAIN, *_CLUSTER, *_REPLICATED, "time"}) - CHANNELS
 """Commands without keys."""
 
 
 @cache
 def commands(shape: Shape, *, replicated: bool = False) -> tuple[str, ...]:
     """Return the commands that the store uses, as an ACL rule spells them, without the `+`."""
-    found = {*_CONNECTION}
+    found = {*_PLAIN, *_VALUES}
     if shape == "cluster":
         found.update(_CLUSTER)
     if replicated:
