@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from click.testing import CliRunner
 from tests.redis.binaries import Binary
 from tests.redis.certificates import Certificates
 from tests.redis.servers import Cluster, RedisServer, Sentinels
 
+from selaras import Selaras
 from selaras._contracts.finding import Finding, Level
 from selaras._stores.redis.address import redis_address
 from selaras._stores.redis.checkup import check_up
 from selaras._stores.redis.rights import rule
 from selaras._worker.system import system_clock
+from selaras.cli.main import cli
 
 
 async def examine(url: str, namespace: str = "") -> list[Finding]:
@@ -141,6 +146,41 @@ async def test_leftovers_and_neighbours_are_named(redis_server: RedisServer) -> 
     findings = {finding.about: finding for finding in await examine(f"{redis_server.url}?partitions=2")}
     assert findings["leftovers"].found == "of no partition of this store: selaras:{selaras.7}:meta"
     assert findings["neighbours"].found == "other stores here: shop"
+
+
+def test_the_command_tells_all_and_fails_on_an_error() -> None:
+    with RedisServer(maxmemory_policy="allkeys-lru") as server:
+        shown = f"redis://app:***@127.0.0.1:{server.port}/0"
+        url = server.add_user("app", "s3cret", "~*", "&*", "+@all")
+        result = CliRunner().invoke(cli, ["doctor", "--url", url, "--json"])
+        told = json.loads(result.stdout)
+        assert (result.exit_code, told["store"]) == (1, shown)
+        assert [finding["about"] for finding in told["findings"] if finding["level"] == "error"] == ["eviction"]
+        server.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        result = CliRunner().invoke(cli, ["doctor", "--url", url])
+        assert result.exit_code == 0
+        assert "noeviction" in result.stdout
+        assert "s3cret" not in result.output
+
+
+async def test_a_store_in_use_is_weighed_partition_by_partition(redis_server: RedisServer) -> None:
+    rules = [*rule("shop", "single").split(" "), "+memory|usage", "+scan"]
+    url = redis_server.add_user("app", "pw", *rules)
+    app = Selaras(f"{url}?partitions=2", namespace="shop")
+
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    async with app:
+        for _ in range(20):
+            await nothing.enqueue()
+    findings = {finding.about: finding for finding in await examine(url, "shop")}
+    assert findings["store"].found == "2 partitions under 'shop', epoch 0"
+    assert findings["partition 1"].numbers["bytes"] > 1000  # type: ignore[operator] # it is a number
+    assert "leftovers" not in findings
+    findings = {finding.about: finding for finding in await examine(f"{url}?partitions=3", "shop")}
+    assert findings["store"].remedy == "say ?partitions=2, or name another prefix or namespace"
 
 
 async def test_over_tls(certificates: Certificates) -> None:

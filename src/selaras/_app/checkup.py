@@ -6,16 +6,28 @@ import asyncio
 import platform
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from selaras._app.opening import Address
+from selaras._app.opening import Address, driver_of
 from selaras._contracts.clock import Clock
 from selaras._contracts.finding import Finding, fine
 from selaras._stores.sqlite.checkup import check_up as check_up_sqlite
+
+if TYPE_CHECKING:
+    from selaras._stores.redis.address import RedisAddress
 
 
 async def check_up(address: Address, clock: Clock) -> tuple[Finding, ...]:
     """Look at the store of an address, whatever state it is in."""
     versions = f"selaras {version('selaras')}, Python {platform.python_version()}"
     first = fine("versions", "", versions)
+    if address.redis is not None:
+        return (first, *await _check_up_redis(address.redis, clock))
     said = int(address.options.get("partitions") or 0) or None
     return (first, *await asyncio.to_thread(lambda: tuple(check_up_sqlite(Path(address.path), said))))
+
+
+async def _check_up_redis(address: RedisAddress, clock: Clock) -> list[Finding]:
+    with driver_of(address):
+        from selaras._stores.redis.checkup import check_up as check_up_redis
+    return [finding async for finding in check_up_redis(address, clock)]

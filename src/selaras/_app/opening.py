@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -122,16 +123,23 @@ def _redis(url: str, namespace: str) -> Address:
 
 
 def _open_redis(where: RedisAddress, partitions: int, entropy: Entropy) -> Store:
-    try:
+    with driver_of(where):
         from selaras._stores.redis.store import RedisStore, partitions_for
+    store = RedisStore(where, partitions=partitions_for(where, partitions), entropy=entropy)
+    return cast(Store, store)  # as for the one on SQLite
+
+
+@contextmanager
+def driver_of(where: RedisAddress) -> Generator[None, None, None]:
+    """Import in here what needs the driver. Raises ConfigurationError: it isn't installed."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if error.name != "hiredis":
             raise
         raise ConfigurationError(
             f"{where.shown}: Redis and Valkey need one more: pip install 'selaras[redis]'"
         ) from error
-    store = RedisStore(where, partitions=partitions_for(where, partitions), entropy=entropy)
-    return cast(Store, store)  # as for the one on SQLite
 
 
 def _file_of(url: str, host: str, path: str, namespace: str, base: Path) -> Path:
