@@ -30,11 +30,12 @@ async def dial(
         StoreRefused: it does not let us in.
     """
     loop = asyncio.get_running_loop()
-    wire = Wire(loop, silence_s=account.silence_s, on_quiet=on_quiet, on_lost=on_lost, on_push=on_push)
+    wire = Wire(loop, silence_s=account.silence_s, on_quiet=on_quiet, on_lost=on_lost)
     try:
         async with asyncio.timeout(account.connect_s):
             await _connect(loop, wire, endpoint, account)
             await _enter(wire, endpoint, account)
+            wire.on_push = on_push  # from here on: an error until now answers something
     except TimeoutError:
         wire.abort("it took too long")
         raise StoreUnavailable(f"{endpoint} does not answer: no connection within {account.connect_s:g} s") from None

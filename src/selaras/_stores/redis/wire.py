@@ -128,7 +128,7 @@ class Wire(asyncio.Protocol):
         self._quiet_s = quiet_s
         self._on_quiet = on_quiet
         self._on_lost = on_lost
-        self._on_push = on_push
+        self.on_push = on_push
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: Transport | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -235,8 +235,8 @@ class Wire(asyncio.Protocol):
         gets = reader.gets
         try:
             while (reply := gets()) is not _NOTHING:
-                if self._on_push is not None and self._is_pushed(reply):
-                    self._on_push(reply)
+                if self.on_push is not None and self._is_pushed(reply):
+                    self.on_push(reply)
                     continue
                 if not waiting:
                     self.abort(f"{reply}" if reply.__class__ is ReplyError else "it answers what was not asked")
