@@ -1,4 +1,4 @@
-"""Writes the reference pages that are facts of the code: settings, errors, the life of a job, bounds.
+"""Writes the reference pages that are facts of the code: settings, errors, the life of a job, bounds, rights.
 
     python docs/derive.py            writes them
     python docs/derive.py --check    says which are out of date, and fails
@@ -13,6 +13,7 @@ import inspect
 import itertools
 import re
 import sys
+import textwrap
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,9 @@ from selaras._core.durations import format_us
 from selaras._core.jobs import lifecycle, states
 from selaras._core.jobs.lifecycle import FINAL, TRANSITIONS
 from selaras._core.jobs.states import JobEvent, JobState
+from selaras._stores.redis import address
+from selaras._stores.redis.rights import rule
+from selaras._stores.redis.scripts import script, verbs
 from selaras.cli.main import cli
 
 FOLDER = Path(__file__).parent / "reference"
@@ -231,6 +235,40 @@ def _helps(context: click.Context) -> Iterator[str]:
             yield from _helps(click.Context(command, info_name=name, parent=context))
 
 
+def redis_page() -> str:
+    """Forms of a URL, its options, the rights of a user, the keys."""
+    options = "\n".join(f"| `{name}` | {text} |" for name, text in address.OPTIONS.items())
+    rules = "\n".join(
+        f"{title}:\n\n```text\nACL SETUSER app on >password {_folded(rule(address.DEFAULT_PREFIX, shape))}\n```\n"
+        for title, shape in _SHAPES
+    )
+    names = address.Names(address.DEFAULT_PREFIX)
+    keys = sorted({name for verb in verbs() for name in script(verb).keys})
+    return (
+        "# Redis and Valkey: URLs, options, rights, keys\n\n"
+        "What to make of them is told in [Redis and Valkey](../redis.md).\n\n"
+        f"## URLs\n\n{_drawing(address)}\n\n"
+        "## Options\n\nThey stand behind a `?`, joined by `&`. In brackets, what holds where nothing is said.\n\n"
+        f"| option | |\n| --- | --- |\n{options}\n\n"
+        "## Rights\n\nRead from the scripts: what a user needs under the default prefix, and nothing else.\n\n"
+        f"{rules}\n"
+        "With `durability=replicated` it needs `+wait`, too.\n\n"
+        f"## Keys\n\nPartition 0 of a store without namespace or prefix: `{names.stem(0)}` and one of "
+        f"{', '.join(f'`{name}`' for name in keys)}, "
+        "or `v:` and the key of a cached value. A script is told the name of each key that it touches.\n"
+    )
+
+
+_SHAPES: tuple[tuple[str, address.Shape], ...] = (
+    ("One server, or Sentinel", "single"),
+    ("A cluster", "cluster"),
+)
+
+
+def _folded(words: str) -> str:
+    return " \\\n    ".join(textwrap.wrap(words, 100, break_on_hyphens=False))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "api.md": api_page,
     "commands.md": commands_page,
@@ -238,6 +276,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "lifecycle.md": lifecycle_page,
     "bounds.md": limits_page,
+    "redis.md": redis_page,
 }
 
 

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from selaras._stores.redis.errors import RIGHTS_PAGE
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [
@@ -60,6 +62,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
 
     assert broken == []
+
+
+def test_an_error_names_a_page_that_is_there() -> None:
+    page, _, part = RIGHTS_PAGE.partition("#")
+
+    assert f"## {part.title()}\n" in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_the_makefile_explains_its_verbs() -> None:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from selaras._stores.redis.address import RedisAddress
 
 _KNOWN: Final = (
-    "sqlite:///selaras.db (beside your module), sqlite:////absolute/path.db, redis://localhost:6379/0 (or rediss, unix, "
-    "redis+sentinel, redis+cluster, and valkey...), memory://"
+    "sqlite:///selaras.db (beside your module), sqlite:////absolute/path.db, memory://, redis://localhost:6379/0, "
+    "rediss:// (TLS), unix:///run/redis.sock, redis+sentinel://host:26379/service/0, redis+cluster://host:7000, "
+    "and valkey... likewise"
 )
 _SQLITE_OPTIONS: Final = frozenset({"partitions", "synchronous"})
 _MEMORY_OPTIONS: Final = frozenset({"partitions"})

@@ -5,7 +5,7 @@
     redis+sentinel://h1:26379,h2/service/0   the master of a service, found by sentinels
     redis+cluster://h1:7000,h2:7001          a cluster, found by any of its nodes
 
-and `valkey`, `valkeys` in the place of `redis`, `rediss`. All of them take the options in `OPTIONS`.
+and `valkey`, `valkeys` in the place of `redis`, `rediss`. All of them take the same options.
 """
 
 from __future__ import annotations
@@ -37,18 +37,14 @@ def _schemes() -> dict[str, tuple[Shape, bool]]:
 SCHEMES: Final = _schemes()
 """Scheme -> how many servers there are, and whether by TLS."""
 
-EXAMPLES: Final = (
-    "redis://localhost:6379/0, rediss://, unix:///run/redis.sock, redis+sentinel://host:26379/service/0, "
-    "redis+cluster://host:7000, and valkey... likewise"
-)
-
 OPTIONS: Final[dict[str, str]] = {
-    "partitions": "units of order of their own; fixed when the store is made",
-    "prefix": "what all keys begin with, instead of 'selaras' or the namespace",
-    "durability": "'replicated': a settle or an enqueue is answered when a replica has it, too",
-    "replicated_within": "seconds that a replica may take for that",
-    "protocol": "2 or 3: the version of RESP",
-    "db": "the number of the database",
+    # In brackets, what holds where nothing is said.
+    "partitions": "units of order of their own; fixed when the store is made (1; a cluster: 16)",
+    "prefix": "what all keys begin with, before the namespace if there is one ('selaras' if there is neither)",
+    "durability": "'replicated': enqueues and ends of attempts are answered when a replica has them, too ('local')",
+    "replicated_within": "seconds that a replica may take for that (1)",
+    "protocol": "2 or 3: the version of RESP (2)",
+    "db": "the number of the database, also behind the host (0)",
     "username": "also user:password@ before the host",
     "password": "likewise; masked wherever it might be shown",
     "sentinel_username": "of the sentinels, if theirs is another one",
@@ -56,11 +52,11 @@ OPTIONS: Final[dict[str, str]] = {
     "ssl_ca_certs": "file of the authorities that sign the servers' certificates",
     "ssl_certfile": "file of our own certificate, where the servers ask for one",
     "ssl_keyfile": "file of its key",
-    "ssl_cert_reqs": "'none' trusts any certificate; else 'required'",
-    "ssl_check_hostname": "'false' takes a certificate of another name",
-    "socket_timeout": "seconds a server may be silent while a reply is waited for",
-    "socket_connect_timeout": "seconds that connecting may take",
-    "client_name": "what CLIENT LIST shows",
+    "ssl_cert_reqs": "'none' trusts any certificate ('required')",
+    "ssl_check_hostname": "'false' takes a certificate of another name ('true')",
+    "socket_timeout": "seconds a server may be silent while a reply is waited for (5)",
+    "socket_connect_timeout": "seconds that connecting may take (5)",
+    "client_name": "what CLIENT LIST shows ('selaras')",
 }
 
 PORT: Final = 6379

@@ -36,6 +36,7 @@ from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Put, Refusal
 from selaras._core.positions import START, Cursor, Event, News, Scope
 from selaras._stores.redis.caller import Caller, raw
+from selaras._stores.redis.errors import meaning_of, told
 from selaras._stores.redis.gathered import Call, Gathered, Replies
 from selaras._stores.redis.lines import Command
 from selaras._stores.redis.wire import ReplyError, WireLost, pack
@@ -222,7 +223,14 @@ class Cells:
         return self._look_again(requests, looks, news)
 
     def _with_values(self, looks: list[Any], values: list[Any]) -> list[Look | bytes]:
-        """Put looks and values together. In place of a look whose value is not there stands the entry's row."""
+        """Put looks and values together. In place of a look whose value is not there stands the entry's row.
+
+        Raises:
+            StoreUnavailable: this user may not read values.
+        """
+        refused = next((value for value in values if value.__class__ is ReplyError), None)
+        if refused is not None:
+            raise told(refused, meaning_of(refused), where=self._caller.link.common.where(self._index), doing="'read'")
         return [
             _look_of(look, value) for look, value in zip(looks, values if self._one_by_one else values[0], strict=True)
         ]

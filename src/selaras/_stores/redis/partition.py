@@ -34,6 +34,7 @@ from selaras._contracts.partition import (
     TurnRequest,
 )
 from selaras._core.cache.entry import Entry, Intent
+from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import (
     Admission,
     Attempt,
@@ -124,7 +125,10 @@ class RedisPartition:
     async def _fetch(self, claims: list[Claim], preimages: list[tuple[int, list[Any]]]) -> None:
         """Give claims their pre-images; one whose value is not there any more is none."""
         rows = [(key.decode(), row) for _, its in preimages for key, _, row in its]
-        values = iter(await self.cells.values(rows))
+        try:
+            values = iter(await self.cells.values(rows))
+        except StoreUnavailable:
+            return  # the claims are made: without pre-images they load
         for place, its in preimages:
             found: list[tuple[str, Entry]] = []
             for key, expires_in_us, row in its:

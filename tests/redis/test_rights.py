@@ -1,0 +1,76 @@
+"""A user who may do what the list says, and nothing else, can do all there is to do; without one of them it is told which."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+import pytest
+from tests.app.work import working
+from tests.redis.servers import Cluster, RedisServer
+
+from selaras import Read, Selaras, StoreRefused
+from selaras._stores.redis.address import Shape
+from selaras._stores.redis.errors import RIGHTS_PAGE
+from selaras._stores.redis.rights import rule
+
+ROWS = 5
+
+
+async def all_there_is_to_do(url: str) -> None:
+    """Jobs in lines, values through all tiers, pre-images, invalidations, locks, bells."""
+    app, rows = Selaras(url), dict.fromkeys(range(ROWS), 0)
+
+    @app.cached(ttl=300)
+    async def product(id: int) -> int:
+        return rows[id]
+
+    @app.task(writes=product)
+    async def bump(id: int, *, before: int = Read(product)) -> int:
+        rows[id] = before + 1
+        await product.key(id).put(rows[id])
+        return rows[id]
+
+    async with app, working(app):
+        for time in (1, 2):
+            jobs = [await bump.enqueue(id) for id in range(ROWS)]
+            assert [await job.result(timeout=20) for job in jobs] == [time] * ROWS
+            assert await app.read_many(product.key(id) for id in range(ROWS)) == [time] * ROWS
+        async with app.lock("a"), product.key(0).writing():
+            rows[0] = 7
+        assert await product(0) == 7
+        await product.invalidate_all()
+        late = await bump.options(delay=0.1).enqueue(0)
+        assert await late.result(timeout=20) == 8
+        await asyncio.sleep(1.5)  # housekeeping comes round
+
+
+@pytest.mark.parametrize("shape", ["single", "cluster"])
+async def test_the_listed_rights_are_enough_for_all_there_is_to_do(shape: Shape) -> None:
+    with ExitStack() as stack:
+        if shape == "cluster":
+            cluster = stack.enter_context(Cluster(replicas=0))
+            servers, url = cluster.masters, cluster.url.replace("://", "://app:pw@")
+        else:
+            servers = [stack.enter_context(RedisServer())]
+            url = servers[0].url_for("app", "pw", db=1)
+        for server in servers:
+            server.add_user("app", "pw", *rule("selaras", shape).split(" "))
+            server.call("ACL", "LOG", "RESET")
+        await all_there_is_to_do(url)
+        assert [server.call("ACL", "LOG") for server in servers] == [[]] * len(servers)
+
+
+@pytest.mark.parametrize("missing", ["+mget", "+set", "+client|setname"])
+async def test_a_right_of_the_cache_that_is_missing_costs_the_cache_only(missing: str) -> None:
+    with RedisServer() as server:
+        url = server.add_user("app", "pw", *(one for one in rule("selaras", "single").split(" ") if one != missing))
+        await all_there_is_to_do(url)
+
+
+async def test_a_right_that_nothing_goes_without_is_named_with_the_page_of_all() -> None:
+    with RedisServer() as server:
+        url = server.add_user("app", "pw", *(one for one in rule("selaras", "single").split(" ") if one != "+hset"))
+        with pytest.raises(StoreRefused, match=RIGHTS_PAGE) as told:
+            await Selaras(url).process().open()
+        assert "hset" in str(told.value)
