@@ -12,7 +12,7 @@ from typing import Final
 from selaras._stores.redis.address import Shape
 from selaras._stores.redis.scripts import script, verbs
 
-_PLAIN: Final = ("evalsha", "script|load", "ping", "info", "subscribe", "unsubscribe")
+_PLAIN: Final = ("client|setname", "evalsha", "info", "ping", "script|load", "select", "subscribe", "unsubscribe")
 _VALUES: Final = ("exists", "get", "hget", "hscan", "lrange", "mget", "set")
 """Beside the scripts: values never pass through them."""
 _CLUSTER: Final = ("asking", "cluster|slots", "ssubscribe", "sunsubscribe")
