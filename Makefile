@@ -14,7 +14,7 @@ ARGS ?=
 JOBS ?= auto
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check fix bench sim requirements
+.PHONY: help demo test check fix bench sim model requirements
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1mmake %-6s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +50,10 @@ bench: $(VENV)/.ready-run ## Measure against the floors, and print one table
 sim: $(VENV)/.ready-run ## Search a simulated fleet for broken promises: SECONDS=60 or HOURS=8; SEED= for one world
 	@$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HOURS),--hours $(HOURS)) $(ARGS)
 
-# After a change of dependencies in pyproject.toml; needs uv. One set of versions for all three files.
+model: $(VENV)/.ready-model ## Search the models of the protocol to their ends, and take each rule out (needs Java)
+	@$(BIN)/python spec/check.py $(ARGS)
+
+# After a change of dependencies in pyproject.toml; needs uv. One set of versions for all files.
 requirements:
 	rm -f requirements/*.txt
 	compile() { uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
@@ -58,6 +61,7 @@ requirements:
 	compile --all-extras --group check --output-file requirements/check.txt
 	compile --all-extras --group test --constraints requirements/check.txt --output-file requirements/test.txt
 	compile --extra uvloop --extra redis --constraints requirements/check.txt --output-file requirements/run.txt
+	compile --group model --constraints requirements/check.txt --output-file requirements/model.txt
 
 # -- setting up: a stamp a set of requirements, made anew when they change. Hashes are always checked.
 
