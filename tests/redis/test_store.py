@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.redis.proxy import Proxy
 from tests.redis.servers import Cluster, RedisServer, Sentinels
 
 from selaras import ConfigurationError, Selaras, StoreMismatch, StoreUnavailable
@@ -237,3 +238,33 @@ async def test_the_same_verbs_on_a_cluster() -> None:
                 assert told.admissions[0].created
             await fill(store)
             assert await is_hit(store)
+
+
+# ---------------------------------------------------------------- replies that are lost
+
+
+async def test_an_enqueue_whose_reply_is_lost_is_sent_again_and_makes_one_job(redis_server: RedisServer) -> None:
+    with Proxy(redis_server.address) as proxy:
+        async with opened(proxy.through(redis_server.url)) as store:
+            partition = store.partitions[0]
+            await partition.enqueue([NewJob(id="old", task="t")], START)
+            await asyncio.sleep(0.3)
+
+            proxy.lose_reply()
+            asked = [NewJob(id=id, task="t") for id in ("new", "old", "newer")]
+            admitted = (await partition.enqueue(asked, START)).admissions
+
+            assert [(one.id, one.created) for one in admitted] == [("new", True), ("old", False), ("newer", True)]
+            (stats,) = await partition.queues()
+            assert sum(stats.counts.values()) == 3
+
+
+async def test_an_enqueue_that_may_have_been_done_says_so_when_the_server_stays_away() -> None:
+    with RedisServer() as server, Proxy(server.address) as proxy:
+        async with opened(f"{proxy.through(server.url)}?socket_timeout=1") as store:
+            proxy.swallow()
+            asked = asyncio.create_task(store.partitions[0].enqueue([NewJob(id="j", task="t")], START))
+            await asyncio.sleep(0.1)
+            proxy.cut()
+            with pytest.raises(StoreUnavailable, match="'enqueue' was sent before that, and may have been done"):
+                await asked

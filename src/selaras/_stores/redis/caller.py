@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -61,6 +62,25 @@ class Caller:
             self.index, script(verb), self._args(request, since), urgent=urgent, repeats=repeats
         )
         return reply
+
+    async def ask_until_told(self, verb: str, request: Any, since: Cursor) -> tuple[list[Any], int | None]:
+        """Run a verb's script, again if its reply is lost.
+
+        Returns its reply; and, if it was sent again, an instant of the server's time before which it was not sent.
+        """
+        began, repeats = asyncio.get_running_loop().time(), list[None]()
+        reply: list[Any] = await self.link.call(
+            *(self.index, script(verb), self._args(request, since)),
+            repeats=True,
+            on_repeat=lambda: repeats.append(None),
+        )
+        if not repeats:
+            return reply, None
+        took_us = round((asyncio.get_running_loop().time() - began) * 1e6)
+        if self._now_us is not None:
+            return reply, self._now_us() - took_us
+        ((seconds, micros),) = await self.link.pipeline(self.index, [("TIME",)])
+        return reply, int(seconds) * 1_000_000 + int(micros) - took_us
 
     async def among(
         self,

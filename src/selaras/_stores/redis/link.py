@@ -40,6 +40,10 @@ they wrote, dependents that the same step released included.
 _FINAL: Final = frozenset({Meaning.FULL, Meaning.REFUSED, Meaning.FAULT, Meaning.OTHER})
 
 
+def _unheard() -> None:
+    """Nobody wants to know."""
+
+
 class Link:
     """The way to all partitions of a store, for every loop."""
 
@@ -108,6 +112,7 @@ class Link:
         urgent: bool = False,
         repeats: bool = False,
         replicated: bool | None = None,
+        on_repeat: Callable[[], None] = _unheard,
     ) -> Any:
         """Run a script in a partition and return its reply.
 
@@ -115,11 +120,12 @@ class Link:
             urgent: the caller has somewhere else to go: it waits a second at most, and not for a server known to be away.
             repeats: twice does no more than once: it is sent again if its reply is lost.
             replicated: wait until a replica has it, if the store is to be so durable; None: as its verb does (`DURABLE`).
+            on_repeat: told when a reply was lost, and the call is about to be sent again.
 
         Raises:
             StoreUnavailable: nothing was done, or the text says that it may have been.
         """
-        wire = self.lines().wires[index]
+        wire, lost = self.lines().wires[index], False
         if wire is not None and not wire.stuffed and not (self._replicas_ms and self._waits(script, replicated)):
             # The common case, with nothing that it does not need.
             within_s = URGENT_S if urgent else self._patience_s
@@ -128,12 +134,18 @@ class Link:
             except WireLost as error:
                 if error.sent and not repeats:
                     raise self.common.maybe_done(index, script.name, error) from error
+                lost = error.sent
             else:
                 if reply.__class__ is not ReplyError:
                     return reply
                 # Refused, and so not done: what is to be done about it is found out there.
         _, reply, _ = await self.call_among(
-            index, (), script, args, (), urgent=urgent, repeats=repeats, replicated=replicated
+            *(index, (), script, args, ()),
+            urgent=urgent,
+            repeats=repeats,
+            replicated=replicated,
+            on_repeat=on_repeat,
+            lost=lost,
         )
         return reply
 
@@ -148,10 +160,13 @@ class Link:
         urgent: bool = False,
         repeats: bool = False,
         replicated: bool | None = None,
+        on_repeat: Callable[[], None] = _unheard,
+        lost: bool = False,
     ) -> tuple[list[Any], Any, list[Any]]:
         """Run a script with plain commands before and behind it, in one trip; these must bear being repeated.
 
         What they meet (a full memory, say) does not stop the script: it stands as an error in the place of their reply.
+        `lost`: it was sent before, and its reply was lost.
         """
         waits = self._replicas_ms > 0 and self._waits(script, replicated)
         if waits:
@@ -160,8 +175,15 @@ class Link:
         commands.append(self.common.packed(index, script, args))
         commands += [pack(*words) for words in after]
         batch = _Batch(
-            self, index, commands, script.name, repeats=repeats, place=len(before), script=script, slow=waits
+            *(self, index, commands, script.name),
+            repeats=repeats,
+            place=len(before),
+            script=script,
+            slow=waits,
+            on_repeat=on_repeat,
         )
+        if lost:
+            batch.lost()
         replies = await batch.run(Patience(URGENT_S if urgent else self._patience_s, urgent=urgent))
         if waits:
             self._check_replicas(replies.pop(), index, script.name)
@@ -212,6 +234,7 @@ class _Batch:
         place: int = -1,
         script: Script | None = None,
         slow: bool = False,
+        on_repeat: Callable[[], None] = _unheard,
     ) -> None:
         self._common = link.common
         self._lines = link.lines()
@@ -222,13 +245,29 @@ class _Batch:
         self._place = place
         self._script = script
         self._slow = slow
+        self._on_repeat = on_repeat
+        self._lost = False
         self._replies: list[Any] = [None] * len(commands)
         self._todo = list(range(len(commands)))
         self._loads = False
         self._asks: Endpoint | None = None
 
+    def lost(self) -> None:
+        """The script was sent, and its reply was lost."""
+        self._lost = True
+        self._on_repeat()
+
     async def run(self, patience: Patience) -> list[Any]:
         """Send what has no reply yet, until all have one. Raises StoreUnavailable."""
+        try:
+            return await self._run(patience)
+        except StoreUnavailable as error:
+            if not (self._lost and self._place in self._todo):
+                raise
+            doing = self._common.doing(self._index, self._name)
+            raise type(error)(f"{error}; {doing} was sent before that, and may have been done") from error
+
+    async def _run(self, patience: Patience) -> list[Any]:
         while self._todo:
             wire, endpoint = await self._reach(patience)
             await wire.room()
@@ -236,8 +275,10 @@ class _Batch:
             try:
                 replies = await wire.send(packed, wanted, max(patience.left_s, 0.001))
             except WireLost as error:
-                if error.sent and not self._repeats and self._place in self._todo:
-                    raise self._common.maybe_done(self._index, self._name, error) from error
+                if error.sent and self._place in self._todo:
+                    if not self._repeats:
+                        raise self._common.maybe_done(self._index, self._name, error) from error
+                    self.lost()
                 await patience.again(self._common.entropy, StoreUnavailable(f"{endpoint}: {error}"))
                 continue
             answers = [replies] if wanted == 1 else [replies[place] for place in places]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -82,8 +83,21 @@ class RedisPartition:
     async def enqueue(self, jobs: Sequence[NewJob], since: Cursor) -> Enqueued:
         """See `Partition`."""
         packing = self._packing
-        news, told, outbox = await self._ask("enqueue", packing.groups_of(jobs), since)
-        return Enqueued(tuple(packing.admissions_of(told, jobs)), decode_news(news, since), bool(outbox))
+        reply, begun_us = await self._caller.ask_until_told("enqueue", packing.groups_of(jobs), since)
+        news, told, outbox = reply
+        admissions = packing.admissions_of(told, jobs)
+        if begun_us is not None:
+            admissions = await asyncio.gather(
+                *(self._admission(job, one, begun_us) for job, one in zip(jobs, admissions, strict=True))
+            )
+        return Enqueued(tuple(admissions), decode_news(news, since), bool(outbox))
+
+    async def _admission(self, job: NewJob, told: Admission, begun_us: int) -> Admission:
+        """Tell the job that we made ourselves, when the reply was lost, from one that was there before."""
+        if told.id != job.id or told.created or told.replaced or told.refusal is not None:
+            return told
+        record, _ = await self.job(job.id, Cursor())
+        return replace(told, created=record is not None and record.created_us >= begun_us)
 
     async def turn(self, request: TurnRequest) -> TurnReply:
         """See `Partition`."""
