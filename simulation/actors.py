@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _TASKS: Final = ("write", "write", "write", "ordered", "shared", "pair", "bump", "save", "look", "look", "mail")
 _BATCH: Final = 8
-_READ_EVERY: Final = 0.06
-_WRITE_EVERY: Final = 0.15
+_READ_EVERY: Final = 0.03
+_WRITE_EVERY: Final = 0.1
 
 
 class Passing(Exception):
@@ -53,6 +53,8 @@ async def produce(node: Node, share: int) -> None:
         before = chance.choice(jobs)
         if chance.random() < 0.2:
             tasks.append(asyncio.get_running_loop().create_task(_await_end(node, chance, chance.choice(jobs))))
+        if chance.random() < 0.03:
+            await _cancel(node, chance.choice(jobs))
         await asyncio.sleep(chance.expovariate(1) * node.plan.gap_ms * len(calls) / 1_000)
     node.world.produced(node)
     await asyncio.gather(*tasks)
@@ -76,6 +78,14 @@ def _call(node: Node, chance: Random, before: Any) -> Any:
     return (handle.options(**options) if options else handle).call(*arguments)
 
 
+async def _cancel(node: Node, job: Any) -> None:
+    try:
+        await job.cancel()
+    except (StoreUnavailable, UnknownJob):
+        return
+    node.trace.add("cancel", node.name, job.id)
+
+
 async def _await_end(node: Node, chance: Random, job: Any) -> None:
     try:
         await job.result(timeout=5)
@@ -96,10 +106,10 @@ async def read(node: Node) -> None:
     while not node.world.closing:
         dice = chance.random()
         if dice < 0.15:
-            keys = [f"item:{node.a_key(chance)}" for _ in range(3)]
+            keys = [f"item:{node.a_recent_key(chance)}" for _ in range(3)]
             await node.read_many(keys, chance.choice([None, "strict"]))
         else:
-            key = f"{node.a_family(chance)}:{node.a_key(chance)}"
+            key = f"{node.a_family(chance)}:{node.a_recent_key(chance)}"
             level: Any = chance.choice([None, None, "strict", 0.2])
             await node.read(key, level, how=f"outside, {level or 'bounded'}")
         await asyncio.sleep(chance.expovariate(1) * _READ_EVERY)
@@ -109,7 +119,7 @@ async def write(node: Node) -> None:
     """Change rows outside of jobs: in scopes, or first and then told."""
     chance = chance_of(node.plan.seed, "writer", node.name)
     while not node.world.closing:
-        key = f"item:{node.a_key(chance)}"
+        key = f"item:{node.a_recent_key(chance)}"
         try:
             if chance.random() < 0.5:
                 await _in_a_scope(node, chance, key)

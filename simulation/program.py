@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simulation.world import Node
 
 _REPLICA_LAG: Final = 0.4
-_SLOW_LOAD: Final = 0.03
+_SLOW_LOAD: Final = 0.08
 
 
 class Mistake(Exception):
@@ -60,7 +60,7 @@ def declare(node: Node) -> Declared:
     async def load(key: str, *, replica: bool = False) -> int:
         version = await node.world.truth.read(key, replica=replica)
         if node.chance.random() < _SLOW_LOAD:
-            await asyncio.sleep(node.chance.random() ** 3 * 1.5)
+            await asyncio.sleep(node.chance.random() ** 3 * 0.8)
         return version
 
     @app.cached(tags=["shelf:{id}"])
@@ -125,6 +125,7 @@ async def _write(node: Node, keys: list[str], n: int, *, seen: int | None = None
     chance = chance_of(node.plan.seed, "body", n, node.world.run_of(n))
     claimed_ns = node.promises.claimed_ns(job.id, job.fence)
     node.trace.add("begin", node.name, job.id, job.fence, *keys)
+    node.touches(keys[0])
     line = node.world.line_of(job.id)
     if seen is not None:
         node.judge(keys[0], seen, how="before its body", needed_ns=claimed_ns, before=(0, 0))
@@ -152,6 +153,8 @@ async def _write(node: Node, keys: list[str], n: int, *, seen: int | None = None
 async def _change(node: Node, chance: Random, job: CurrentJob, key: str, claimed_ns: int) -> None:
     family, handle = key.partition(":")[0], node.program.key(key)
     own = family != "served" and family != "late"
+    if chance.random() < 0.2:  # between its claim and its commit others may be misled
+        await asyncio.sleep(chance.random() * 0.02)
     if own and chance.random() < 0.2:
         await node.read(key, None, needed_ns=claimed_ns, how="in its body, before its commit")
     if chance.random() < 0.03:
@@ -189,7 +192,7 @@ async def _look(node: Node, id: int, n: int) -> int:
 
 
 async def _read_other(node: Node, chance: Random, but: list[str], claimed_ns: int) -> None:
-    key = f"{node.a_family(chance)}:{node.a_key(chance)}"
+    key = f"{node.a_family(chance)}:{node.a_recent_key(chance)}"
     if key not in but:
         level: Any = chance.choice([None, None, "strict", 0.2])
         await node.read(key, level, needed_ns=claimed_ns, how=f"in a job, {level or 'causal'}")
@@ -199,8 +202,8 @@ async def _rest(node: Node, chance: Random) -> None:
     dice = chance.random()
     if dice < 0.6:
         await asyncio.sleep(chance.random() * 0.004)
-    elif dice < 0.65:
-        await asyncio.sleep(chance.random() ** 2 * 1.0)
+    elif dice < 0.7:
+        await asyncio.sleep(chance.random() ** 2 * 0.5)
     if chance.random() < node.rate("block"):
         await node.block(chance)
 

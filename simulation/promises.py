@@ -94,6 +94,11 @@ class Promises:
                 self._settled(request.settlements, reply.settled, ended_ns)
             case "settle":
                 self._settled(arguments[1], reply.settled, ended_ns)
+            case "enqueue":
+                for job in arguments[0]:
+                    self._trace.call(job.id)
+            case "open_scope" | "acquire":
+                self._trace.call(arguments[1].id, arguments[1].task)
             case "invalidate":
                 self._voided(partition, arguments[0], ended_ns)
             case _:

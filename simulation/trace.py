@@ -23,9 +23,10 @@ class Trace:
         self._names: dict[str, str] = {}
         self.count = 0
 
-    def call(self, id: str, name: str) -> None:
-        """Let an id be shown as this."""
-        self._names[id] = name
+    def call(self, id: str, kind: str = "job") -> None:
+        """Let an id be shown as the next of its kind."""
+        if id not in self._names:
+            self._names[id] = f"{kind}-{len(self._names)}"
 
     def name(self, id: str) -> str:
         """Return what an id is shown as."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +54,7 @@ _ASK_EVERY_NS: Final = 500_000_000
 _LOG_TRIMMED: Final = 12
 _NO_FLOOR: Final = "the store does not answer"
 """Why a read went to a late datastore without knowing how new it must be: nothing is promised of it then."""
+_RECENT: Final = 4
 _LISTED_MOST: Final = 100_000
 _REPLICA_LAG_S: Final = 0.3
 _REFUSED: Final = (StoreUnavailable, LeaseLost)
@@ -277,12 +278,22 @@ class Node:
         """Draw a key's number."""
         return int(chance.random() ** 2 * self.plan.keys)
 
+    def a_recent_key(self, chance: Random) -> int:
+        """Draw a key's number, often one that somebody writes or has just written: there old values show."""
+        recent = self.world.recent
+        return chance.choice(recent) if recent and chance.random() < 0.6 else self.a_key(chance)
+
+    def touches(self, key: str) -> None:
+        """This key is being written."""
+        self.world.recent.append(int(key.partition(":")[2]))
+
     def a_family(self, chance: Random) -> str:
         """Draw a family's name."""
         return chance.choice(("item", "item", "item", *FAMILIES))
 
     async def write(self, chance: Random, key: str, job: str, fence: int, *, quiet: bool = False) -> int:
         """Commit a new version. Returns it, or 0 if the row refused it."""
+        self.touches(key)
         late = chance.random() < self.rate("late-writes")
         if late:
             self.promises.happened("late-writes", self.lane)
@@ -379,6 +390,7 @@ class World:
         self._down_until_ns = 0
         self._numbers = 0
         self._runs: Counter[int] = Counter()
+        self.recent: deque[int] = deque(maxlen=_RECENT)
         self._producing = plan.producers
         self._path = folder / "store.db"
         self._memory: _SharedMemory | None = None
@@ -455,7 +467,7 @@ class World:
 
     def accepted(self, job: str) -> None:
         """A producer was told that this job is accepted."""
-        self.trace.call(job, f"job-{len(self.promises.accepted)}")
+        self.trace.call(job)
         self.promises.accepted.add(job)
 
     def line_of(self, job: str) -> str:
@@ -589,7 +601,8 @@ class World:
 
     def _look(self) -> None:
         self.promises.look(self.glass.records())
-        self.loop.outside_later(_LOOK_EVERY_S, self._look)
+        if not self.closing:
+            self.loop.outside_later(_LOOK_EVERY_S, self._look)
 
     def _all_ended(self) -> bool:
         return all(map(_is_over, self.glass.records().values())) and not self.glass.outboxes()
