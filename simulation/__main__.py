@@ -26,6 +26,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.began = time.monotonic()
+        self.began_cpu = time.process_time()
         self.worlds = self.jobs = self.claims = self.settles = self.reads = self.steps = 0
         self.virtual_s = 0.0
         self.faults: Counter[str] = Counter()
@@ -49,9 +50,9 @@ class Tally:
     def line(self, seed: int) -> str:
         """Tell it in one line."""
         faults = " ".join(f"{kind} {count:,}" for kind, count in sorted(self.faults.items()))
-        rate = self.jobs / max(self.seconds, 0.001) * 3600
+        rate = self.jobs / max(time.process_time() - self.began_cpu, 0.001) * 3600
         return (
-            f"seed {seed}: {self.worlds:,} worlds, {self.jobs:,} jobs ({rate:,.0f} an hour), {self.claims:,} attempts, "
+            f"seed {seed}: {self.worlds:,} worlds, {self.jobs:,} jobs ({rate:,.0f} an hour of one core), {self.claims:,} attempts, "
             f"{self.reads:,} reads judged, {self.virtual_s / 3600:,.1f} h of virtual time; {faults or 'no faults'}"
         )
 

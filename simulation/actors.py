@@ -110,7 +110,7 @@ async def read(node: Node) -> None:
             await node.read_many(keys, chance.choice([None, "strict"]))
         else:
             key = f"{node.a_family(chance)}:{node.a_recent_key(chance)}"
-            level: Any = chance.choice([None, None, "strict", 0.2])
+            level: Any = chance.choice([None, None, "strict", 0.2, 5.0])
             await node.read(key, level, how=f"outside, {level or 'bounded'}")
         await asyncio.sleep(chance.expovariate(1) * _READ_EVERY)
 
@@ -144,7 +144,7 @@ async def _in_a_scope(node: Node, chance: Random, key: str) -> None:
             raise Passing
         if version and chance.random() < 0.5:
             await handle.put(version)
-    if version and node.world.truth.binds(key, version, node.world.loop.now_ns):
+    if version:
         node.promises.told(node.name, key, version)
         await node.read(key, None, how="after its writing()")
 
@@ -163,9 +163,9 @@ async def _told_afterwards(node: Node, chance: Random, key: str) -> None:
             break
         except StoreUnavailable:
             await asyncio.sleep(0.1)
-    if node.world.truth.binds(key, version, node.world.loop.now_ns):
-        node.promises.told(node.name, key, version)
-        await node.read(key, None, how="after its invalidate()")
+    node.world.truth.voided([key], node.world.loop.now_ns)
+    node.promises.told(node.name, key, version)
+    await node.read(key, None, how="after its invalidate()")
 
 
 async def lock(node: Node) -> None:
