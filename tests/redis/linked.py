@@ -65,8 +65,8 @@ class World:
         before = await greeting.call(GREET, [greeting.run_id])
         self.greeted.append(Greeted(greeting.index, greeting.run_id, before and before.decode()))
 
-    async def count(self, index: int = 0, *, urgent: bool = False, repeats: bool = False) -> int:
-        reply: int = await self.link.call(index, COUNT, ["x"], urgent=urgent, repeats=repeats)
+    async def count(self, index: int = 0, *, repeats: bool = False, replicated: bool | None = None) -> int:
+        reply: int = await self.link.call(index, COUNT, ["x"], repeats=repeats, replicated=replicated)
         return reply
 
 
