@@ -7,6 +7,7 @@ from selaras._app.current import CurrentJob as CurrentJob, current_job as curren
 from selaras._app.info import JobInfo as JobInfo
 from selaras._app.job import Job as Job
 from selaras._app.key import Key as Key, Reading as Reading
+from selaras._app.lifetimes import Old as Old, adaptive as adaptive
 from selaras._app.lines import Lock as Lock
 from selaras._app.middleware import Message as Message, Middleware as Middleware
 from selaras._app.read import Read as Read
@@ -34,6 +35,6 @@ from selaras._core.errors import (
     WouldDeadlock as WouldDeadlock,
 )
 from selaras._core.jobs.states import JobState as JobState
-from selaras._core.outcomes import Fail as Fail, Retry as Retry, Snooze as Snooze
+from selaras._core.outcomes import Fail as Fail, NotModified as NotModified, Retry as Retry, Snooze as Snooze
 
 __version__ = "0.1.0"

@@ -13,6 +13,7 @@ from selaras._app.current import CurrentJob, current_job
 from selaras._app.info import JobInfo
 from selaras._app.job import BlockingJob as Job
 from selaras._app.key import BlockingKey as Key, Reading
+from selaras._app.lifetimes import Old, adaptive
 from selaras._app.lines import BlockingLock as Lock
 from selaras._app.middleware import Message, Middleware
 from selaras._app.read import Read
@@ -41,7 +42,7 @@ from selaras._core.errors import (
     WouldDeadlock,
 )
 from selaras._core.jobs.states import JobState
-from selaras._core.outcomes import Fail, Retry, Snooze
+from selaras._core.outcomes import Fail, NotModified, Retry, Snooze
 
 __all__ = [
     "Binding",
@@ -62,6 +63,8 @@ __all__ = [
     "Message",
     "Middleware",
     "NotEncodable",
+    "NotModified",
+    "Old",
     "ParentFailed",
     "Prepared",
     "QueueFull",
@@ -84,5 +87,6 @@ __all__ = [
     "Worker",
     "WouldDeadlock",
     "Writing",
+    "adaptive",
     "current_job",
 ]

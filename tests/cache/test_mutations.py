@@ -153,7 +153,8 @@ def refused_fills_are_kept(patch: Patch) -> None:
             position=tail,
             stamp=0,
             sent_ns=self._instant(),
-            expires_in_us=0,
+            left_us=None,
+            early_us=0,
             trusted=True,
         )
         land(self, one, data, position)

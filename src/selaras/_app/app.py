@@ -150,7 +150,8 @@ class Selaras:
 
         Args:
             name: its name in the store; by default the function's.
-            ttl: how long a value lives; 0: it is not stored; None: no end. ttl_none: the same for the value None.
+            ttl: how long a value lives; 0: it is not stored; None: no end; `adaptive(min, max)`: as its key's changes say.
+                ttl_none: the same for the value None, but for `adaptive`.
             ignore: parameters that are no part of the key.
             tags: "category:{id}" texts filled from the parameters, or a function of the value that returns tags.
             version: a value's own version in the datastore, where reads of the datastore may come late.
@@ -158,6 +159,13 @@ class Selaras:
             during_write: "serve" shows the old value until a writer settles; for what is written all the time.
             tiers: where values are kept.
             fresh: how fresh reads are by default; 1 second outside of jobs.
+            beta: how eagerly one reader loads a value anew ahead of its end, while all are served on; 0: never.
+            stale_while_revalidate: how long past its ttl a value is served at once while it is loaded anew;
+                stale_if_error: while it cannot be loaded. Never inside of jobs and scopes, to `strict` and `causal` reads,
+                nor in `read_many`; and never a value that was invalidated.
+            soft_timeout: a read that may have such a value waits no longer for the loader, which goes on.
+            hard_timeout: a load that takes longer is an error. A plain function goes on in its thread.
+            fallback_loads: how many loads run at once in a process while the shared tier does not answer.
 
         Raises:
             ConfigurationError: at import: a type that can't be stored, a parameter that can't be part of a key.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from string import Formatter
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
@@ -13,6 +14,7 @@ from selaras._app.cached import Binding, BlockingCached, Cached
 from selaras._app.checks import count, rank, word, yes_or_no
 from selaras._app.declared import FamilySpec, KeyPlan, LinePlan, TaskSpec
 from selaras._app.key import Fresh, level_of
+from selaras._app.lifetimes import OldValue
 from selaras._app.program import Program
 from selaras._app.read import Reads
 from selaras._app.tags import BlockingTag, Tag, tag_text
@@ -21,6 +23,7 @@ from selaras._cache.family import Family
 from selaras._contracts.host import Mode
 from selaras._core.cache.freshness import BOUNDED
 from selaras._core.cache.key import checked_name
+from selaras._core.cache.lifetimes import Adaptive
 from selaras._core.codec import codec_of
 from selaras._core.durations import Duration, duration_us
 from selaras._core.errors import ConfigurationError
@@ -81,7 +84,7 @@ class CommonFamilyOptions(TypedDict, total=False):
     """What `@app.cached(...)` takes in either face, with the defaults of `declare_family`."""
 
     name: str | None
-    ttl: Duration | None
+    ttl: Duration | Adaptive | None
     ttl_none: Duration | None
     ignore: Sequence[str]
     version: Callable[[Any], int] | None
@@ -89,6 +92,12 @@ class CommonFamilyOptions(TypedDict, total=False):
     during_write: Literal["load", "serve"]
     tiers: Sequence[Literal["local", "shared"]]
     fresh: Fresh | None
+    beta: float
+    soft_timeout: Duration | None
+    hard_timeout: Duration | None
+    stale_if_error: Duration
+    stale_while_revalidate: Duration
+    fallback_loads: int
 
 
 class FamilyOptions(CommonFamilyOptions, total=False):
@@ -188,6 +197,8 @@ def _plan(task: str, role: str, source: Writable, signature: Signature) -> KeyPl
             )
     names: list[tuple[str, str]] = []
     for ours, parameter in parameters.items():
+        if isinstance(parameter.default, OldValue):
+            continue
         theirs = renames.get(ours, ours)
         if theirs in signature.parameters:
             names.append((ours, theirs))
@@ -276,7 +287,7 @@ def declare_family(
     loader: Callable[..., Any],
     *,
     name: str | None = None,
-    ttl: Duration | Auto | None = AUTO,
+    ttl: Duration | Adaptive | Auto | None = AUTO,
     ttl_none: Duration | Auto | None = AUTO,
     ignore: Sequence[str] = (),
     tags: Tagging = (),
@@ -285,6 +296,12 @@ def declare_family(
     during_write: Literal["load", "serve"] = "load",
     tiers: Sequence[Literal["local", "shared"]] = ("local", "shared"),
     fresh: Fresh | None = None,
+    beta: float = 1.0,
+    soft_timeout: Duration | None = None,
+    hard_timeout: Duration | None = None,
+    stale_if_error: Duration = 0,
+    stale_while_revalidate: Duration = 0,
+    fallback_loads: int = 32,
 ) -> FamilySpec:
     """Declare a family. Raises ConfigurationError, saying what does not fit and what to write instead."""
     name = _name_of(loader, name, "family")
@@ -298,9 +315,19 @@ def declare_family(
     unknown = set(tiers) - {"local", "shared"}
     if unknown:
         raise ConfigurationError(f"family {name!r}: tiers={tuple(tiers)!r}: there are 'local' and 'shared'")
-    signature = Signature.of(loader, ignore=frozenset(ignore))
+    old = _old_parameter(name, parameters)
+    signature = Signature.of(loader, skip=frozenset(() if old is None else (old,)), ignore=frozenset(ignore))
     spec = FamilySpec(name, loader, _place(loader), signature)
-    ttl_us = _ttl(name, "ttl", program.settings.ttl if isinstance(ttl, Auto) else None, ttl)
+    rule = ttl if isinstance(ttl, Adaptive) else None
+    ttl_us = rule.max_us if rule else _ttl(name, "ttl", program.settings.ttl if isinstance(ttl, Auto) else None, ttl)
+    if_error_us = duration_us(stale_if_error, name=f"family {name!r}: stale_if_error")
+    meanwhile_us = duration_us(stale_while_revalidate, name=f"family {name!r}: stale_while_revalidate")
+    soft_us, hard_us = _timeouts(name, soft_timeout, hard_timeout, can_be_stale=if_error_us > 0 or meanwhile_us > 0)
+    if (if_error_us or meanwhile_us) and "shared" not in tiers:
+        raise ConfigurationError(
+            f"family {name!r}: stale values are kept in the shared tier, for there it is known whether anything speaks "
+            f"against them: add 'shared' to tiers={tuple(tiers)!r}, or leave stale_if_error= and stale_while_revalidate= out"
+        )
     spec.family = Family(
         name,
         _codec(name, signature),
@@ -314,16 +341,76 @@ def declare_family(
         replica_lag_us=duration_us(replica_lag, name="replica_lag"),
         tags=_tagging(name, tags, signature),
         level=BOUNDED if fresh is None else level_of(fresh),
+        load_again=None if old is None else _loader_with(loader, old),
+        adaptive=rule,
+        adaptive_none=isinstance(ttl_none, Auto),
+        beta=_beta(name, beta),
+        soft_timeout_us=soft_us,
+        hard_timeout_us=hard_us,
+        stale_if_error_us=if_error_us,
+        stale_while_revalidate_us=meanwhile_us,
+        fallback_loads=_at_least_one(name, fallback_loads),
     )
     spec.tag_names = None if callable(tags) else frozenset(text.partition(":")[0] for text in _texts(tags))
     program.registry.add_family(spec)
     return spec
 
 
-def _ttl(family: str, option: str, default: int | None, value: Duration | Auto | None) -> int | None:
+def _ttl(family: str, option: str, default: int | None, value: object) -> int | None:
     if isinstance(value, Auto):
         return default
+    value = cast("Duration | None", value)
     return None if value is None else duration_us(value, name=f"family {family!r}: {option}")
+
+
+def _timeouts(family: str, soft: Duration | None, hard: Duration | None, *, can_be_stale: bool) -> tuple[int, int]:
+    soft_us = 0 if soft is None else duration_us(soft, name=f"family {family!r}: soft_timeout")
+    hard_us = 0 if hard is None else duration_us(hard, name=f"family {family!r}: hard_timeout")
+    if soft_us and not can_be_stale:
+        raise ConfigurationError(
+            f"family {family!r}: after soft_timeout={soft!r} a stale value is returned, and none is kept: say for how long "
+            f"with stale_if_error=, or mean hard_timeout="
+        )
+    if hard_us and soft_us >= hard_us:
+        raise ConfigurationError(
+            f"family {family!r}: soft_timeout={soft!r} is not below hard_timeout={hard!r}, after which there is an error"
+        )
+    return soft_us, hard_us
+
+
+def _beta(family: str, beta: object) -> float:
+    if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not 0 <= beta < float("inf"):
+        raise ConfigurationError(
+            f"family {family!r}: beta={beta!r}: give a number: 1 as a rule, more to load earlier, 0 never to load ahead"
+        )
+    return float(beta)
+
+
+def _at_least_one(family: str, loads: object) -> int:
+    if count(loads, option=f"family {family!r}: fallback_loads") < 1:
+        raise ConfigurationError(f"family {family!r}: fallback_loads=0 would answer nobody: give at least 1")
+    return cast(int, loads)
+
+
+def _old_parameter(family: str, parameters: Mapping[str, inspect.Parameter]) -> str | None:
+    named: list[str] = [name for name, parameter in parameters.items() if isinstance(parameter.default, OldValue)]
+    if not named:
+        return None
+    if len(named) > 1 or parameters[named[0]].kind is not inspect.Parameter.KEYWORD_ONLY:
+        raise ConfigurationError(
+            f"family {family!r}: {', '.join(named)}: one parameter after a `*` takes the old value: "
+            f"`*, {named[0]}: … | None = Old()`"
+        )
+    return named[0]
+
+
+def _loader_with(function: Callable[..., Any], old: str) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:
+    """As `_loader`, with the value known until now."""
+
+    async def load_again(arguments: Arguments, value: Any) -> Any:
+        return await _loader(partial(function, **{old: value}))(arguments)
+
+    return load_again
 
 
 def _codec(family: str, signature: Signature) -> Any:

@@ -100,6 +100,8 @@ class Process:
             max_lag_us=settings.max_lag,
             local_bytes=settings.local_bytes,
             local_entries=settings.local_entries,
+            entropy=entropy,
+            slow_us=settings.shared_timeout,
         )
         store.listen(self.cache.grown)
         self.partitions = len(store.partitions)

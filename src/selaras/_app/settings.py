@@ -80,6 +80,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("children", 2, "count", "executor='process' jobs at once, in child processes"),
     Option("ttl", "5m", "time", "cached values: only a backstop, for what changes the datastore unannounced"),
     Option("max_lag", 1, "time", "a process cut off from the log stops serving its local tier after so long"),
+    Option(
+        "shared_timeout", 1, "time", "reads go to the loader if the shared tier does not answer in so long; 0: never"
+    ),
     Option("local_bytes", 64 << 20, "bytes", "the local tier, a process"),
     Option("local_entries", 100_000, "count", "the local tier, a process"),
     Option("partitions", 1, "count", "each is a unit of order of its own; fixed when the store is made"),
@@ -109,6 +112,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     children: int
     ttl: int
     max_lag: int
+    shared_timeout: int
     local_bytes: int
     local_entries: int
     partitions: int
@@ -144,6 +148,7 @@ class SettingValues(TypedDict, total=False):
     children: int
     ttl: Duration
     max_lag: Duration
+    shared_timeout: Duration
     local_bytes: int
     local_entries: int
     partitions: int

@@ -12,24 +12,26 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
 from selaras._cache.family import Family, Reading, Slot
-from selaras._cache.flight import Alone, Flights, Outcome
+from selaras._cache.flight import Alone, Flights, Outcome, Stale
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
+from selaras._cache.histories import Seen
 from selaras._cache.loading import Loading
 from selaras._cache.local import NEVER, READS_COUNTED, LocalEntry, LocalTier, count_read
 from selaras._cache.session import SESSION, Session, SessionKind, session_here
 from selaras._cache.storable import Storable, local_entry
 from selaras._cache.voiding import Voiding
-from selaras._contracts.clock import Clock
+from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.store import Store
 from selaras._core.cache.entry import Entry
 from selaras._core.cache.events import CacheEvent, SharedTierBack, SharedTierLost
-from selaras._core.cache.freshness import Level, Need, proves, since_of
+from selaras._core.cache.freshness import Level, Need, may_join, proves, since_of
+from selaras._core.cache.lifetimes import note_of
 from selaras._core.codec import CorruptBytes, checksum
 from selaras._core.errors import StoreUnavailable, WouldDeadlock
 from selaras._core.jobs.job import Settled
@@ -64,6 +66,8 @@ class Cache:
         local_bytes: int = 64 * 1024 * 1024,
         local_entries: int = 100_000,
         observer: Callable[[CacheEvent], None] | None = None,
+        entropy: Entropy | None = None,
+        slow_us: int = 0,
     ) -> None:
         self._partitions = store.partitions
         self._clock = clock
@@ -79,13 +83,14 @@ class Cache:
         self._followers = [Follower(index, self._local, self.instant) for index in range(len(self._partitions))]
         for follower in self._followers:
             follower.on_event = self._event_for
+            follower.breaker.slow_ns = slow_us * 1_000
         self._joins_ns = 0
         self._sweep_ns = 0
         self._families: dict[str, Family] = {}
         self._loops: dict[int, Flights] = {}
         self._hints: dict[int, int] = {}
         self._following: set[asyncio.Task[None]] = set()
-        self._storable = Storable(self._tell)
+        self._storable = Storable(self._tell, entropy.random if entropy else _no_chance)
         self._loading = Loading(
             self._partitions,
             self._followers,
@@ -96,6 +101,8 @@ class Cache:
             heard=self._apply,
             lost=self._lost,
             tell=self._tell,
+            refresh=self._begin_refresh,
+            slow_us=slow_us,
         )
         self._voiding = Voiding(
             self._partitions,
@@ -126,9 +133,9 @@ class Cache:
     def _apply(self, follower: Follower, news: News, sent_ns: int) -> bool:
         if sent_ns > self._last_ns:
             self._last_ns = sent_ns
-        was_away = follower.away_until_ns
+        was_closed = follower.breaker.closed
         trusted = follower.heard(news, sent_ns)
-        if was_away and not follower.away_until_ns:
+        if not was_closed and follower.breaker.closed:
             self._tell(SharedTierBack(partition=follower.index))
         self.sweep()
         return trusted
@@ -198,7 +205,11 @@ class Cache:
                 sent_ns=sent_ns,
                 tags=put.tags,
                 expires_in_us=put.expires_in_us,
+                note=put.note,
             )
+            if pending.slot.family.adaptive is not None:
+                seen = Seen(note_of(put.note).past, sent_ns, put.checksum, position)
+                self._storable.histories.saw(key, seen)
 
     def learned(
         self,
@@ -210,6 +221,7 @@ class Cache:
         sent_ns: int,
         tags: tuple[str, ...] = (),
         expires_in_us: int = 0,
+        note: bytes = b"",
     ) -> None:
         """Take a value into the local tier that a reply says was stored, true at `position`; after the reply's news."""
         follower = self._followers[slot.partition]
@@ -217,6 +229,7 @@ class Cache:
         kept = False
         if slot.family.local and fits and follower.untouched(slot.key, position, slot.family.name, tags):
             value = slot.family.codec.decode(data) if slot.family.codec.shared else data
+            left_us = note_of(note).left_us(expires_in_us)
             kept = self._local.store(
                 local_entry(
                     slot,
@@ -226,7 +239,8 @@ class Cache:
                     position=position,
                     stamp=stamp,
                     sent_ns=sent_ns,
-                    expires_in_us=expires_in_us,
+                    left_us=left_us,
+                    early_us=slot.family.early_us(0, self._storable.chance()) if left_us is not None else 0,
                 )
             )
         if not kept:
@@ -254,7 +268,7 @@ class Cache:
             since = entry.floor_ns
         if since < self._floors.everywhere_ns:
             since = self._floors.everywhere_ns
-        if (confirmed <= since and entry.sent_ns <= since) or entry.expires_ns <= now or entry.vetted < follower.bulk:
+        if (confirmed <= since and entry.sent_ns <= since) or entry.early_ns <= now or entry.vetted < follower.bulk:
             return self._hit_carefully(slot, fresh, None)
         if entry.reads < READS_COUNTED:
             entry.reads += 1
@@ -273,7 +287,9 @@ class Cache:
         entry = self._proven(slot, need)
         if entry is None and slot.key in self._entries and self._look_at_tail(slot.partition):
             entry = self._proven(slot, need)
-        return MISSING if entry is None else self._taken(slot, entry)
+        if entry is None or not self._keep_fresh(slot, entry, session):
+            return MISSING
+        return self._taken(slot, entry)
 
     async def get(self, slot: Slot, fresh: Level | None = None) -> Any:
         """Read through. Inside a job no level goes below causal."""
@@ -290,19 +306,96 @@ class Cache:
             return await self._read_own(slot, writer)
         entry = await self._prove(slot, need)
         if entry is not None:
+            self._keep_fresh(slot, entry, session)
             value = self._taken(slot, entry)
             if value is not MISSING:
                 return self._local_reading(entry, value)
         if session is not None and session.in_transaction() and slot.family.version is None:
             return await self._read_in_transaction(slot)
         self._check_not_its_own(slot, session)
-        if session is None or session.turns is None:
+        if session is None and slot.family.stale_us and _may_be_stale(slot.family, fresh):
+            outcome, joined = await self._ride_or_stale(slot, need)
+        elif session is None or session.turns is None:
             outcome, joined = await self._flights().ride(slot, need, self._join_floor)
         else:
             async with session.waiting():
                 outcome, joined = await self._flights().ride(slot, need, self._join_floor)
         slot.family.counts.joined += joined
         return await self._reading(slot, outcome)
+
+    async def _ride_or_stale(self, slot: Slot, need: Need) -> tuple[Outcome, bool]:
+        """Read one key for somebody who may be given a value past its ttl: at once while it is loaded anew, or if the
+        load takes too long, or fails. Nothing may speak against the value: that is asked when it is served.
+        """
+        flights, family = self._flights(), slot.family
+        flight = flights.running.get(slot.key)
+        joined = flight is not None
+        if flight is None:
+            (flight,) = flights.begin([slot])
+        behind = joined and not may_join(need, started_ns=flight.started_ns, floor_ns=self._join_floor(slot.key))
+        if family.stale_while_revalidate_us and flight.expired is not None:
+            flight.riders += 1
+            try:
+                await asyncio.wait((flight.future, flight.expired), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                flight.riders -= 1
+            if not flight.future.done():
+                stale = None if behind else self._unspoken(slot, flight.stale)
+                stale = stale or await self._loading.stale(slot)
+                if stale is not None and stale.late_us < family.stale_while_revalidate_us:
+                    return self._served_stale(slot, stale), joined
+        ride = flights.own(
+            flights.ride(slot, need, self._join_floor) if behind else _joined(flights.wait(flight), joined)
+        )
+        try:
+            if family.soft_timeout_us:
+                alarm = flights.own(self._clock.sleep(family.soft_timeout_us / 1_000_000))
+                try:
+                    await asyncio.wait((ride, alarm), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    alarm.cancel()
+                stale = None if ride.done() else await self._loading.stale(slot)
+                if stale is not None and stale.late_us < family.stale_us:
+                    return self._served_stale(slot, stale), joined
+            return await ride
+        except Exception:
+            stale = await self._loading.stale(slot)
+            if stale is None or stale.late_us >= family.stale_if_error_us:
+                raise
+            return self._served_stale(slot, stale), joined
+        finally:
+            ride.cancel()
+
+    def _unspoken(self, slot: Slot, stale: Stale | None) -> Stale | None:
+        """Return it, unless an event that was heard since it was seen speaks against it."""
+        if stale is None or stale.outcome.position is None:
+            return None
+        follower = self._followers[slot.partition]
+        return stale if follower.untouched(slot.key, stale.outcome.position, slot.family.name, stale.tags) else None
+
+    def _served_stale(self, slot: Slot, stale: Stale) -> Outcome:
+        slot.family.counts.stale += 1
+        self._local.lift(slot.key, self.instant())
+        return stale.outcome
+
+    # -- ahead of the end
+
+    def _keep_fresh(self, slot: Slot, entry: LocalEntry, session: Session | None) -> bool:
+        """Load an entry anew whose time for that has come. Returns whether it may be served here: False off any loop."""
+        if entry.early_ns > self._now_ns() or (session is not None and session.in_transaction()):
+            return True
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        entry.early_ns = entry.expires_ns  # one try a process
+        self._begin_refresh(slot, entry.stamp)
+        return True
+
+    def _begin_refresh(self, slot: Slot, stamp: int) -> None:
+        session = session_here()
+        if session is None or not session.in_transaction():
+            self._flights().refresh(slot, stamp)
 
     async def get_many(self, slots: Sequence[Slot], fresh: Level | None = None) -> list[Any]:
         """Read many: one trip a partition, one call of the batch loader, one fill a partition."""
@@ -404,7 +497,8 @@ class Cache:
         """
         follower = self._followers[slot.partition]
         now, asked = self.instant(), writer.asked_ns or writer.since_ns
-        late = entry.expires_in_us and writer.since_ns + entry.expires_in_us * 1_000 <= now
+        left_us = note_of(entry.note).left_us(entry.expires_in_us)
+        late = left_us is not None and writer.since_ns + left_us * 1_000 <= now
         if late or now - asked > self._max_lag_ns or self._local.answers.of(slot.key) >= asked:
             return MISSING
         if not follower.untouched(slot.key, writer.position, slot.family.name, entry.tags):
@@ -415,7 +509,7 @@ class Cache:
         """What the caller's open transaction sees is nobody else's: nothing it loads is joined or stored (P13)."""
         sent = self.instant()
         entry, floor = (None, None) if slot.family.ttl_us == 0 else await self._loading.glance(slot)
-        value = MISSING if entry is None else self._decoded(slot, entry.value)
+        value = MISSING if entry is None or _is_over(entry) else self._decoded(slot, entry.value)
         if value is not MISSING and entry is not None:
             slot.family.counts.shared += 1
             self._local.lift(slot.key, self.instant())
@@ -490,7 +584,7 @@ class Cache:
         return tail is not None and self._followers[partition].confirm(tail, sent)
 
     async def _catch_up(self, partition: int, since_ns: int) -> None:
-        if self._followers[partition].away_until_ns > self._now_ns():
+        if self._followers[partition].breaker.is_open(self._now_ns()):
             return
         try:
             await self._flights().checked(partition, since_ns)
@@ -499,11 +593,7 @@ class Cache:
 
     async def _check(self, partition: int, sent_ns: int) -> None:
         follower = self._followers[partition]
-        try:
-            news = await self._partitions[partition].events_since(follower.applied)
-        except StoreUnavailable as error:
-            self._lost(follower, error)
-            raise
+        news = await self._loading.answer(follower, self._partitions[partition].events_since(follower.applied))
         self._apply(follower, news, sent_ns)
 
     def _taken(self, slot: Slot, entry: LocalEntry) -> Any:
@@ -664,6 +754,24 @@ def _latest(sessions: Sequence[Session]) -> Session | None:
     homes = {session.home for session in sessions}
     home = homes.pop() if len(homes) == 1 else -1
     return Session(SessionKind.LOADING, since, home, max(session.position for session in sessions))
+
+
+def _may_be_stale(family: Family, fresh: Level | None) -> bool:
+    """Say whether a read outside of jobs and scopes may be given a value past its ttl."""
+    return isinstance(family.level if fresh is None else fresh, int)
+
+
+def _is_over(entry: Entry) -> bool:
+    left_us = note_of(entry.note).left_us(entry.expires_in_us)
+    return left_us is not None and left_us <= 0
+
+
+async def _joined(outcome: Coroutine[Any, Any, Outcome], joined: bool) -> tuple[Outcome, bool]:
+    return await outcome, joined
+
+
+def _no_chance() -> float:
+    return 0.5
 
 
 def _nobody(event: CacheEvent) -> None:

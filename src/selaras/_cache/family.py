@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Struct
 
 from selaras._core.cache.freshness import BOUNDED, Level
+from selaras._core.cache.lifetimes import Adaptive, early_us
 
 LEASE_US_UNKNOWN: Final = 5_000_000
 """A token's life before any load of its family was seen."""
@@ -40,6 +41,7 @@ class Counts:
         loads: served by the datastore. joined: shared somebody else's read. waited: waited for another's fill.
         intents: met a write intent. rejected: entries of the local tier that were too old to serve.
         refused: loads whose fill was refused. fallbacks: loads because the store could not be reached.
+        early: loads ahead of a value's end. stale: served past the ttl. unchanged: loads that found the same value.
         repaired: corrupt entries. unstorable: values that could not be stored. errors: loads that failed.
     """
 
@@ -54,6 +56,9 @@ class Counts:
     rejected: int = 0
     refused: int = 0
     fallbacks: int = 0
+    early: int = 0
+    stale: int = 0
+    unchanged: int = 0
     repaired: int = 0
     unstorable: int = 0
     errors: int = 0
@@ -65,7 +70,15 @@ class Family:
 
     Attributes:
         load: the datastore read of one key's arguments. `load_many`: of many, as many values in the same order.
+            `load_again`: of one key's arguments and the value known until now, or None; it may raise NotModified.
         ttl_us: None: no end; 0: not stored. `ttl_none_us`: the same for None as a value.
+        adaptive: the ttl follows each key's changes. `adaptive_none`: that of None, too.
+        beta: how eagerly values are loaded anew ahead of their end (XFetch); 0: never.
+        soft_timeout_us: a read that may have a stale value waits for the loader no longer. 0: for ever.
+        hard_timeout_us: a load that takes longer is an error. 0: none is.
+        stale_if_error_us, stale_while_revalidate_us: how long past its ttl a value may be served, to reads outside of
+            jobs that need neither `strict` nor `causal` (RFC 5861).
+        fallback_loads: of its loads, how many run at once in a process while the store does not answer.
         local, shared_tier: the tiers that may hold its values.
         during_write: "load": while somebody writes a key it is read from the datastore. "serve": the old value is
             served until the writer's settle.
@@ -79,6 +92,7 @@ class Family:
     codec: Coder
     load: Callable[[Any], Awaitable[Any]]
     load_many: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]] | None = None
+    load_again: Callable[[Any, Any], Awaitable[Any]] | None = None
     ttl_us: int | None = 300_000_000
     ttl_none_us: int | None = 60_000_000
     local: bool = True
@@ -88,6 +102,14 @@ class Family:
     replica_lag_us: int = 0
     tags: Callable[[Any, Any], tuple[str, ...]] | None = None
     level: Level = BOUNDED
+    adaptive: Adaptive | None = None
+    adaptive_none: bool = True
+    beta: float = 1.0
+    soft_timeout_us: int = 0
+    hard_timeout_us: int = 0
+    stale_if_error_us: int = 0
+    stale_while_revalidate_us: int = 0
+    fallback_loads: int = 32
     load_us: int = 0
     counts: Counts = field(default_factory=Counts)
 
@@ -102,8 +124,26 @@ class Family:
         self.load_us = max(us, 1, self.load_us * 9 // 10)
 
     def ttl_of(self, value: Any) -> int | None:
-        """Return how long this value may be kept; None: no end; 0: not at all."""
+        """Return how long this value may be kept; None: no end; 0: not at all. What `adaptive` says stands above it."""
         return self.ttl_none_us if value is None else self.ttl_us
+
+    def adapts(self, value: Any) -> Adaptive | None:
+        """Return the rule of this value's ttl, if it follows its key's changes."""
+        return self.adaptive if value is not None or self.adaptive_none else None
+
+    @property
+    def stale_us(self) -> int:
+        """How long past its ttl a value may be served at the most."""
+        return max(self.stale_if_error_us, self.stale_while_revalidate_us)
+
+    def late_us(self, ttl_us: int) -> int:
+        """Return how long past its ttl a value is kept: to be served, or to be compared with the next one."""
+        compared = self.adaptive is not None or self.load_again is not None
+        return max(self.stale_us, ttl_us if compared else 0)
+
+    def early_us(self, load_us: int, chance: float) -> int:
+        """Return how long before its end a value is loaded anew; see `lifetimes.early_us`."""
+        return early_us(load_us or self.load_us, self.beta, chance) if self.beta else 0
 
 
 class Slot(Struct, frozen=True):
@@ -124,7 +164,8 @@ class Reading(Struct, frozen=True):
     """A value and where it came from.
 
     Attributes:
-        tier: "local", "shared", "put" (this attempt's own), "preimage" or "loader".
+        tier: "local", "shared", "stale" (the shared tier, past its ttl), "put" (this attempt's own), "preimage" or
+            "loader".
         age_us: since it was known to be true.
         position: of its partition's log at which it was true; None: straight from the loader.
         why: one line for people.

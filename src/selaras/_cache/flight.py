@@ -12,15 +12,20 @@ loader that hangs is not kept for ever. One that others wait behind is passed af
 from __future__ import annotations
 
 import asyncio
-from asyncio import AbstractEventLoop, CancelledError, Future, Task
+from asyncio import AbstractEventLoop, CancelledError, Future, Semaphore, Task
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import copy_context
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
 
 from selaras._cache.family import LEASE_US_LEAST, Family, Slot
 from selaras._contracts.clock import Clock
+from selaras._core.cache.entry import Entry
 from selaras._core.cache.freshness import Need, may_join
 from selaras._core.errors import StoreUnavailable
+
+T = TypeVar("T")
 
 _TICK_S: Final = LEASE_US_LEAST / 3_000_000  # a token is renewed well before a third of the shortest life is left
 _NOTHING: Final = object()
@@ -68,6 +73,21 @@ class Outcome:
         return family.codec.decode(self.data)
 
 
+class Known(Struct, frozen=True):
+    """The entry of a key that is loaded anew, and when the request was sent that brought it."""
+
+    entry: Entry
+    sent_ns: int
+
+
+class Stale(Struct, frozen=True):
+    """A value past its ttl, by so much, that nothing speaks against."""
+
+    outcome: Outcome
+    late_us: int
+    tags: tuple[str, ...] = ()
+
+
 class Flight:
     """One key's read under way.
 
@@ -75,9 +95,26 @@ class Flight:
         passed: done as soon as nobody needs to wait behind it any more: it has ended, or takes too long.
         token: its right to fill, 0: none.
         distrust: the stamp of an entry whose bytes were found corrupt; `repairs`: how many were.
+        renews: the stamp of an entry that it loads anew; `known`: that entry. `aside`: nobody waits for it.
+        expired: where values may be served past their ttl: done once such a one was seen, and `stale` is it.
     """
 
-    __slots__ = ("distrust", "future", "passed", "repairs", "riders", "slot", "started_ns", "token", "voyage")
+    __slots__ = (
+        "aside",
+        "distrust",
+        "expired",
+        "future",
+        "known",
+        "passed",
+        "renews",
+        "repairs",
+        "riders",
+        "slot",
+        "stale",
+        "started_ns",
+        "token",
+        "voyage",
+    )
 
     def __init__(self, slot: Slot, started_ns: int, voyage: Voyage, loop: AbstractEventLoop) -> None:
         self.slot = slot
@@ -89,11 +126,27 @@ class Flight:
         self.token = 0
         self.distrust = 0
         self.repairs = 0
+        self.renews = 0
+        self.aside = False
+        self.known: Known | None = None
+        self.stale: Stale | None = None
+        self.expired: Future[None] | None = loop.create_future() if slot.family.stale_us else None
 
     def land(self, outcome: Outcome) -> None:
         """Give everybody the answer."""
         if not self.future.done():
             self.future.set_result(outcome)
+        self.voyage.flights.landed(self)
+
+    def show(self, stale: Stale) -> None:
+        """A value past its ttl was seen, while it is loaded anew."""
+        self.stale = stale
+        if self.expired is not None and not self.expired.done():
+            self.expired.set_result(None)
+
+    def drop(self) -> None:
+        """There is nothing to do: of a flight that nobody waits for."""
+        self.future.cancel()
         self.voyage.flights.landed(self)
 
     def fail(self, error: BaseException) -> None:
@@ -142,9 +195,11 @@ class Flights:
         self._renew = renew
         self._check = check
         self.running: dict[str, Flight] = {}
+        self._aside: dict[str, Flight] = {}
+        self._budgets: dict[str, Semaphore] = {}
         self._checks: dict[int, tuple[int, Task[None]]] = {}
         self._voyages: set[Voyage] = set()
-        self._tasks: set[Task[None]] = set()
+        self._tasks: set[Task[Any]] = set()
         self._keeper: Task[None] | None = None
         self._closed = False
 
@@ -163,6 +218,14 @@ class Flights:
             if may_join(need, started_ns=flight.started_ns, floor_ns=floor(slot.key)):
                 return await self.wait(flight), True
             await asyncio.shield(flight.passed)
+
+    def refresh(self, slot: Slot, stamp: int) -> None:
+        """Begin to load an entry anew that still stands, unless it is being read or loaded already; wait for nothing."""
+        if self._closed or slot.key in self.running or slot.key in self._aside:
+            return
+        (flight,) = self._depart([slot])
+        flight.aside, flight.renews = True, stamp
+        self._aside[slot.key] = flight
 
     async def ride_many(
         self, slots: Sequence[Slot], need: Need, floor: Callable[[str], int]
@@ -203,15 +266,19 @@ class Flights:
         """Begin to read keys that nobody reads now."""
         if self._closed:
             raise StoreUnavailable("the cache is closed")
+        flights = self._depart(slots)
+        for flight in flights:
+            self.running[flight.slot.key] = flight
+        return flights
+
+    def _depart(self, slots: Sequence[Slot]) -> list[Flight]:
         started = self._instant()
         voyage = Voyage(self, started, max(slot.family.lease_us() for slot in slots) * 1_000)
         voyage.members = [Flight(slot, started, voyage, self.loop) for slot in slots]
-        for flight in voyage.members:
-            self.running[flight.slot.key] = flight
         self._voyages.add(voyage)
-        voyage.task = self._own(self._fly(voyage))
+        voyage.task = self.own(self._fly(voyage))
         if self._keeper is None or self._keeper.done():
-            self._keeper = self._own(self._keep())
+            self._keeper = self.own(self._keep())
         return voyage.members
 
     async def _fly(self, voyage: Voyage) -> None:
@@ -231,10 +298,20 @@ class Flights:
 
     def landed(self, flight: Flight) -> None:
         """A read has ended: the next one may begin."""
-        if self.running.get(flight.slot.key) is flight:
-            del self.running[flight.slot.key]
+        flying = self._aside if flight.aside else self.running
+        if flying.get(flight.slot.key) is flight:
+            del flying[flight.slot.key]
         if not flight.passed.done():
             flight.passed.set_result(None)
+
+    def aside(self, key: str) -> Future[Outcome] | None:
+        """Return what this process is loading anew, if it is."""
+        flight = self._aside.get(key)
+        return flight.future if flight is not None else None
+
+    def budget(self, family: Family) -> Semaphore:
+        """Return what bounds the loads of a family while the store does not answer."""
+        return self._budgets.setdefault(family.name, Semaphore(family.fallback_loads))
 
     # -- looks at the log's end
 
@@ -252,7 +329,7 @@ class Flights:
             running = self._checks.get(index)
         if running is None:
             sent = self._instant()
-            running = self._checks[index] = sent, self._own(self._check(index, sent))
+            running = self._checks[index] = sent, self.own(self._check(index, sent))
             # Added before any reader waits, so that whoever wakes finds it gone and begins the next.
             running[1].add_done_callback(lambda _: self._checks.pop(index, None))
         await asyncio.shield(running[1])
@@ -277,14 +354,15 @@ class Flights:
                     if held:
                         await self._renew(held, voyage.lease_ns // 1_000)
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> Task[None]:
+    def own(self, work: Coroutine[Any, Any, T]) -> Task[T]:
+        """Begin something that ends with the cache at the latest."""
         # The context of whoever was first: a loader may need what its caller set. The session is replaced by `fetch`.
         task = self.loop.create_task(work, context=copy_context())
         self._tasks.add(task)
         task.add_done_callback(self._disown)
         return task
 
-    def _disown(self, task: Task[None]) -> None:
+    def _disown(self, task: Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # those who waited have it

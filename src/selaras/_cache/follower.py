@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from selaras._cache.breaker import Breaker
 from selaras._cache.local import LocalEntry, LocalTier
 from selaras._core.positions import START, Cursor, Event, News, Scope
 
@@ -24,9 +25,6 @@ INDEX_NS: Final = 60_000_000_000
 
 NEVER_YET: Final = -(1 << 62)
 """An instant before every other."""
-
-_AWAY_US_FIRST = 50_000
-_AWAY_US_MOST = 2_000_000
 
 
 class Follower:
@@ -52,8 +50,7 @@ class Follower:
         self._marks_from = 0
         self._ages: deque[tuple[int, int]] = deque()  # (heard at, position): to forget by age
         self._distrust_ns = NEVER_YET
-        self._away_us = 0
-        self.away_until_ns = 0
+        self.breaker = Breaker()
 
     # -- what replies say
 
@@ -62,7 +59,8 @@ class Follower:
         with self._local.lock:
             if news.epoch < self.epoch or (sent_ns <= self._distrust_ns and not news.reset):
                 return False  # it speaks of a log that is gone
-            self._away_us = self.away_until_ns = 0
+            if not self.breaker.closed:
+                self.breaker.answered(self._instant() - sent_ns)
             if news.epoch > self.epoch or (news.reset and news.tail != self.applied):
                 self._begin_anew(news)
             elif news.tail.position > self.applied.position:
@@ -77,7 +75,8 @@ class Follower:
         with self._local.lock:
             if tail != self.applied:
                 return False
-            self._away_us = self.away_until_ns = 0
+            if not self.breaker.closed:
+                self.breaker.answered(self._instant() - sent_ns)
             self.confirmed_ns = max(self.confirmed_ns, sent_ns)
             return True
 
@@ -148,6 +147,10 @@ class Follower:
         """Names whose last event is remembered."""
         return len(self._last) + len(self._marks)
 
+    def has_heard(self, key: str, position: int) -> bool:
+        """Say whether an event for a key was applied that lies after `position`; older ones may be forgotten."""
+        return self._last.get(key, 0) > position
+
     def trusts(self, sent_ns: int) -> bool:
         """Say whether a request of that instant was answered by the log that is followed now."""
         return sent_ns > self._distrust_ns
@@ -181,7 +184,4 @@ class Follower:
     def lost(self, now_ns: int) -> bool:
         """It did not answer: leave it alone for a while, twice as long each time. Returns whether it did until now."""
         with self._local.lock:
-            first = not self._away_us
-            self._away_us = min(max(self._away_us * 2, _AWAY_US_FIRST), _AWAY_US_MOST)
-            self.away_until_ns = now_ns + self._away_us * 1_000
-            return first
+            return self.breaker.failed(now_ns)

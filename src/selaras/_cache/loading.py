@@ -1,10 +1,11 @@
 """From the shared tier down to the datastore: looks, loads, and fills under their tokens.
 
     look ── hit ─────────────────────────────> serve; keep locally what nothing speaks against (P3)
+      ├──── hit, its ttl over ──> look again for a token; who gets it loads, all others wait or are served "stale"
       ├──── miss, token ──> load ──> fill ───> serve; keep locally only what was accepted (P11)
       ├──── busy ──> wait a little, look again; after a token's life: load, store nothing
       ├──── standing (an intent, or a late datastore) ──> load, store nothing
-      └──── no answer ──> load, store nothing
+      └──── no answer, or too late ──> load, store nothing; of each family so many at once
 
 A load below the key's version floor is tried again for a while; then it is an error (P13).
 """
@@ -13,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError, Semaphore
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from selaras._cache.family import Family, Slot
-from selaras._cache.flight import Flight, Outcome, is_cancelled
+from selaras._cache.flight import Flight, Known, Outcome, Stale, is_cancelled
 from selaras._cache.follower import Follower
+from selaras._cache.histories import Seen
 from selaras._cache.local import LocalTier
 from selaras._cache.session import SESSION, Session, SessionKind
 from selaras._cache.storable import Storable, local_entry, without_value
@@ -27,10 +30,14 @@ from selaras._contracts.clock import Clock
 from selaras._contracts.partition import Fill, Partition, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Look, Miss, Standing
 from selaras._core.cache.events import CacheEvent, Corrupt
+from selaras._core.cache.lifetimes import Past, note_of
 from selaras._core.codec import CorruptBytes, OtherShape, checksum
 from selaras._core.errors import StaleSource, StoreUnavailable
 from selaras._core.jobs.job import Put
+from selaras._core.outcomes import NotModified
 from selaras._core.positions import News
+
+T = TypeVar("T")
 
 LOADS_AT_ONCE: Final = 32
 """Loads of one batch that run at a time where a family has no batch loader."""
@@ -50,6 +57,7 @@ class _Permit:
     flight: Flight
     why: str
     floor: int | None = None
+    fallback: bool = False
 
 
 @dataclass(slots=True)
@@ -83,6 +91,8 @@ class Loading:
         heard: Callable[[Follower, News, int], bool],
         lost: Callable[[Follower, StoreUnavailable], None],
         tell: Callable[[CacheEvent], None],
+        refresh: Callable[[Slot, int], object],
+        slow_us: int = 0,
     ) -> None:
         self._partitions = partitions
         self._followers = followers
@@ -93,6 +103,32 @@ class Loading:
         self._heard = heard
         self._lost = lost
         self._tell = tell
+        self._refresh = refresh
+        self._slow_us = slow_us
+        self._late: set[asyncio.Task[Any]] = set()
+
+    async def answer(self, follower: Follower, work: Coroutine[Any, Any, T]) -> T:
+        """Ask a partition, for a read: one that takes too long counts as one that does not answer.
+
+        A token that such a request was granted runs out by itself.
+
+        Raises:
+            StoreUnavailable: told already.
+        """
+        try:
+            if not self._slow_us:
+                return await work
+            async with asyncio.timeout(self._slow_us / 1_000_000):
+                return await work
+        except TimeoutError:
+            error = StoreUnavailable(
+                f"partition {follower.index} did not answer within {self._slow_us / 1_000_000:g} s: reads go to the loader"
+            )
+            self._lost(follower, error)
+            raise error from None
+        except StoreUnavailable as error:
+            self._lost(follower, error)
+            raise
 
     async def fetch(self, flights: Sequence[Flight]) -> None:
         """Fly flights of one voyage until all have landed."""
@@ -115,11 +151,23 @@ class Loading:
         while busy:
             # One microsecond beyond the shortest token's end, so that it has ended when it is looked at.
             pause_us = min(pause_us, min(wait_us for _, wait_us in busy) + 1)
-            await self._clock.sleep(pause_us / 1_000_000)
+            await self._pause(pause_us, [flight for flight, _ in busy])
             pause_us = min(pause_us * 2, _PAUSE_US_MOST)
             permits, busy = await self._look([flight for flight, _ in busy], patient=self._instant() < deadline)
             if permits:
                 group.create_task(self._load(permits))
+
+    async def _pause(self, pause_us: int, flights: Sequence[Flight]) -> None:
+        """Wait a little; no longer than for what this process itself is loading ahead of its time."""
+        own = [aside for flight in flights if (aside := flight.voyage.flights.aside(flight.slot.key)) is not None]
+        if not own:
+            await self._clock.sleep(pause_us / 1_000_000)
+            return
+        alarm: asyncio.Future[Any] = self._own(self._clock.sleep(pause_us / 1_000_000))
+        try:
+            await asyncio.wait([alarm, *own], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            alarm.cancel()
 
     # -- looks
 
@@ -129,7 +177,7 @@ class Loading:
         """Ask the shared tier, one trip a partition. Hits land; returns what must be loaded, and what must wait."""
         permits: list[_Permit] = []
         busy: list[tuple[Flight, int]] = []
-        corrupt: list[Flight] = []
+        again: list[Flight] = []
         trips: dict[int, list[Flight]] = {}
         for flight in flights:
             if flight.slot.family.ttl_us == 0:
@@ -142,9 +190,21 @@ class Loading:
                 continue
             for flight, look in zip(there, sight.looks, strict=True):
                 match look:
-                    case Hit(entry):
-                        if not self._serve(flight, entry, sight):
-                            corrupt.append(flight)
+                    case Hit(entry, token, wait_us):
+                        if token:
+                            flight.token, flight.known = token, Known(entry, sight.sent_ns)
+                            permits.append(_Permit(flight, "it is loaded anew"))
+                        elif flight.aside:
+                            flight.drop()  # another process does it, or has done it
+                        elif not self._serve(flight, entry, sight):
+                            if flight.renews != entry.stamp or not wait_us:
+                                again.append(flight)
+                            elif patient:
+                                busy.append((flight, wait_us))
+                            else:
+                                permits.append(_Permit(flight, "another reader's fill did not come"))
+                    case Busy() | Standing() if flight.aside:
+                        flight.drop()
                     case Miss(token, floor):
                         flight.token = token
                         permits.append(_Permit(flight, "no tier had it", floor))
@@ -156,17 +216,17 @@ class Loading:
                     case Standing(floor):
                         flight.slot.family.counts.intents += 1
                         permits.append(_Permit(flight, "somebody writes it", floor))
-        if corrupt:
-            more_permits, more_busy = await self._look_again(corrupt, patient=patient)
+        if again:
+            more_permits, more_busy = await self._look_again(again, patient=patient)
             permits += more_permits
             busy += more_busy
         return permits, busy
 
     async def _look_again(
-        self, corrupt: Sequence[Flight], *, patient: bool
+        self, again: Sequence[Flight], *, patient: bool
     ) -> tuple[list[_Permit], list[tuple[Flight, int]]]:
-        hopeless = [_Permit(f, "its entry is corrupt") for f in corrupt if f.repairs > _REPAIRS_MOST]
-        permits, busy = await self._look([f for f in corrupt if f.repairs <= _REPAIRS_MOST], patient=patient)
+        hopeless = [_Permit(f, "its entry is corrupt") for f in again if f.repairs > _REPAIRS_MOST]
+        permits, busy = await self._look([f for f in again if f.repairs <= _REPAIRS_MOST], patient=patient)
         return hopeless + permits, busy
 
     async def _see_all(self, trips: dict[int, list[Flight]]) -> list[_Sight]:
@@ -177,28 +237,28 @@ class Loading:
     async def _see(self, index: int, flights: Sequence[Flight]) -> _Sight:
         follower = self._followers[index]
         sent = self._instant()
-        if follower.away_until_ns > sent:
+        if not follower.breaker.lets(sent):
             return _Sight(None)
-        requests = [ReadRequest(f.slot.key, f.slot.family.name, f.slot.family.lease_us(), f.distrust) for f in flights]
+        requests = [
+            ReadRequest(f.slot.key, f.slot.family.name, f.slot.family.lease_us(), f.distrust, f.renews) for f in flights
+        ]
         try:
-            reply = await self._partitions[index].read(requests, follower.applied)
-        except StoreUnavailable as error:
-            self._lost(follower, error)
+            reply = await self.answer(follower, self._partitions[index].read(requests, follower.applied))
+        except StoreUnavailable:
             return _Sight(None)
         trusted = self._heard(follower, reply.news, sent)
         return _Sight(reply.looks, reply.news.tail.position, sent, trusted)
 
     async def glance(self, slot: Slot) -> tuple[Entry | None, int | None]:
-        """Look at one key without asking for a token. Returns the entry and the version floor."""
+        """Look at one key without asking for a token. Returns the entry, its ttl over or not, and the version floor."""
         follower = self._followers[slot.partition]
         sent = self._instant()
-        if follower.away_until_ns > sent:
+        if not follower.breaker.lets(sent):
             return None, None
         try:
             request = ReadRequest(slot.key, slot.family.name)
-            reply = await self._partitions[slot.partition].read([request], follower.applied)
-        except StoreUnavailable as error:
-            self._lost(follower, error)
+            reply = await self.answer(follower, self._partitions[slot.partition].read([request], follower.applied))
+        except StoreUnavailable:
             return None, None
         self._heard(follower, reply.news, sent)
         match reply.looks[0]:
@@ -210,12 +270,18 @@ class Loading:
 
     def _unanswered(self, flight: Flight) -> _Permit:
         flight.slot.family.counts.fallbacks += 1
-        return _Permit(flight, "the store does not answer")
+        return _Permit(flight, "the store does not answer", fallback=True)
 
     def _serve(self, flight: Flight, entry: Entry, sight: _Sight) -> bool:
-        """Land a flight with what the shared tier holds. Returns False if those are not the bytes that were stored."""
+        """Land a flight with what the shared tier holds. Returns False if it must look again: those are not the bytes
+        that were stored, or the ttl is over, and somebody must load it anew.
+        """
         slot, family = flight.slot, flight.slot.family
-        flight.distrust = entry.stamp
+        note = note_of(entry.note)
+        left_us = note.left_us(entry.expires_in_us)
+        is_over = left_us is not None and left_us <= 0
+        if not is_over:
+            flight.distrust = entry.stamp
         if not family.shared_tier:  # what a fill of such a family leaves for a microsecond: no value, and no fault
             return False
         try:
@@ -223,12 +289,22 @@ class Loading:
                 raise CorruptBytes("checksum")
             value = family.codec.decode(entry.value)
         except CorruptBytes as error:
+            flight.distrust = entry.stamp
             flight.repairs += 1
             family.counts.repaired += 1
             if not isinstance(error, OtherShape):  # what another version of the program stored is no damage
                 self._tell(Corrupt(family=family.name, key=slot.key, stamp=entry.stamp))
             return False
+        if left_us is not None and is_over:
+            if flight.renews != entry.stamp:
+                flight.renews = entry.stamp
+                flight.show(self._stale(slot, value, entry, sight, max(1, -left_us)))
+            return False
+        early_us = family.early_us(note.load_us, self._storable.chance()) if left_us is not None else 0
+        is_early = left_us is not None and left_us <= early_us
         family.counts.shared += 1
+        if family.adaptive is not None:
+            self._saw(slot, note.past.unchanged(note.stored_ago_us(entry.expires_in_us)), entry.checksum, sight)
         self._keep(
             slot,
             value,
@@ -237,7 +313,8 @@ class Loading:
             position=sight.position,
             stamp=entry.stamp,
             sent_ns=sight.sent_ns,
-            expires_in_us=entry.expires_in_us,
+            left_us=left_us,
+            early_us=0 if is_early else early_us,
             trusted=sight.trusted,
         )
         flight.land(
@@ -251,7 +328,39 @@ class Loading:
                 why="the shared tier had it",
             )
         )
+        if is_early:
+            self._refresh(slot, entry.stamp)
         return True
+
+    def _stale(self, slot: Slot, value: Any, entry: Entry, sight: _Sight, late_us: int) -> Stale:
+        outcome = Outcome(
+            value,
+            entry.value,
+            shared=slot.family.codec.shared,
+            tier="stale" if late_us else "shared",
+            position=sight.position,
+            known_ns=sight.sent_ns,
+            why=f"its ttl ended {late_us / 1_000_000:.3f} s ago" if late_us else "the shared tier had it by now",
+        )
+        return Stale(outcome, late_us, entry.tags)
+
+    async def stale(self, slot: Slot) -> Stale | None:
+        """Look whether a value past its ttl stands in the shared tier now, with nothing against it; or even a fresh one."""
+        sent = self._instant()
+        entry, _ = await self.glance(slot)
+        if entry is None:
+            return None
+        try:
+            value = slot.family.codec.decode(entry.value)
+        except CorruptBytes:
+            return None
+        left_us = note_of(entry.note).left_us(entry.expires_in_us)
+        position = self._followers[slot.partition].applied.position
+        sight = _Sight(None, position, sent)
+        return self._stale(slot, value, entry, sight, 0 if left_us is None else max(0, -left_us))
+
+    def _saw(self, slot: Slot, past: Past, checksum: int, sight: _Sight) -> None:
+        self._storable.histories.saw(slot.key, Seen(past, sight.sent_ns, checksum, sight.position))
 
     def _keep(
         self,
@@ -263,7 +372,8 @@ class Loading:
         position: int,
         stamp: int,
         sent_ns: int,
-        expires_in_us: int,
+        left_us: int | None,
+        early_us: int,
         trusted: bool,
     ) -> None:
         """Keep a value in the local tier if it is true there; if not, its being given out is noted (P4)."""
@@ -279,7 +389,8 @@ class Loading:
                     position=position,
                     stamp=stamp,
                     sent_ns=sent_ns,
-                    expires_in_us=expires_in_us,
+                    left_us=left_us,
+                    early_us=early_us,
                 )
             )
         if not kept:
@@ -324,14 +435,14 @@ class Loading:
                 yield self._load_many(family, group)
             else:
                 for permit in group:
-                    yield self._load_one(permit, turns)
+                    yield self._load_one(permit, _budget(permit) or turns)
 
     async def _load_one(self, permit: _Permit, turns: Semaphore) -> list[_Loaded]:
         flight = permit.flight
         try:
             async with turns:
                 _enter([flight], turns)
-                value = await self.load(flight.slot, permit.floor)
+                value = await self.load(flight.slot, permit.floor, flight.known)
         except BaseException as error:  # noqa: BLE001 - a loader may raise anything: it belongs to those who wait
             await self._fail([flight], error)
             return []
@@ -342,8 +453,11 @@ class Loading:
         assert family.load_many is not None
         started = self._instant()
         try:
-            _enter(flights, None)
-            values = list(await family.load_many([flight.slot.arguments for flight in flights]))
+            budget = _budget(permits[0])
+            async with budget or nullcontext():
+                _enter(flights, budget)
+                arguments = [flight.slot.arguments for flight in flights]
+                values = list(await self._in_time(flights[0].slot, family.load_many(arguments)))
             if len(values) != len(flights):
                 raise ValueError(
                     f"the batch loader of {family.name} returned {len(values)} values for {len(flights)} keys;"
@@ -367,7 +481,7 @@ class Loading:
             loaded += more
         return loaded
 
-    async def load(self, slot: Slot, floor: int | None) -> Any:
+    async def load(self, slot: Slot, floor: int | None, known: Known | None = None) -> Any:
         """Ask the datastore, again and again while it answers below the floor.
 
         Raises:
@@ -380,7 +494,7 @@ class Loading:
         while True:
             started = self._instant()
             try:
-                value = await family.load(slot.arguments)
+                value = await self._in_time(slot, self._ask(slot, known))
             except Exception:
                 family.counts.errors += 1
                 raise
@@ -397,6 +511,50 @@ class Loading:
                 )
             await self._clock.sleep(pause_us / 1_000_000)
             pause_us *= 2
+
+    async def _ask(self, slot: Slot, known: Known | None) -> Any:
+        family = slot.family
+        if family.load_again is None:
+            return await family.load(slot.arguments)
+        old = None if known is None else self._decoded(slot, known)
+        try:
+            return await family.load_again(slot.arguments, old)
+        except NotModified:
+            if known is None:
+                raise RuntimeError(
+                    f"the loader of {slot.key} says NotModified, and was given no old value: it may when `old` is not None"
+                ) from None
+            return self._decoded(slot, known)
+
+    def _decoded(self, slot: Slot, known: Known) -> Any:
+        return slot.family.codec.decode(known.entry.value)
+
+    async def _in_time(self, slot: Slot, work: Awaitable[T]) -> T:
+        """Wait for a loader no longer than its hard timeout. What it then still does is nobody's."""
+        most_us = slot.family.hard_timeout_us
+        if not most_us:
+            return await work
+        loading = self._own(_awaited(work))
+        alarm = self._own(self._clock.sleep(most_us / 1_000_000))
+        try:
+            await asyncio.wait((loading, alarm), return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                return loading.result()
+            raise TimeoutError(f"{slot.key}: its loader took longer than its hard_timeout, {most_us / 1_000_000:g} s")
+        finally:
+            alarm.cancel()
+            loading.cancel()
+
+    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._late.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, loading: asyncio.Task[Any]) -> None:
+        self._late.discard(loading)
+        if not loading.cancelled():
+            loading.exception()
 
     async def _fail(self, flights: Sequence[Flight], error: BaseException) -> None:
         """A load ended with an error: it is everybody's who waits, and nobody's tomorrow. A cancellation from outside
@@ -424,7 +582,8 @@ class Loading:
         for one in loaded:
             flight = one.permit.flight
             data = self._bytes_to_share(flight, one.value)
-            put = self._storable.put_of(flight.slot, one.value, data) if flight.token else None
+            past = self._past_of(flight, data)
+            put = self._storable.put_of(flight.slot, one.value, data, past) if flight.token else None
             if put is not None:
                 fills.setdefault(flight.slot.partition, []).append((one, put))
                 continue
@@ -438,6 +597,30 @@ class Loading:
             await asyncio.gather(*(self._fill(index, there) for index, there in fills.items()))
         if unused:
             await self._give_up(unused)
+
+    def _past_of(self, flight: Flight, data: bytes | None) -> Past | None:
+        """Compare what was loaded with what was known of the key: in the entry that it replaces, else by this process."""
+        slot, family = flight.slot, flight.slot.family
+        known, histories = flight.known, self._storable.histories
+        seen = histories.of(slot.key) if family.adaptive is not None else None
+        if data is None or (known is None and seen is None):
+            return None
+        now, found = self._instant(), checksum(data)
+        if known is not None:
+            note = note_of(known.entry.note)
+            past, same = note.past, known.entry.checksum == found
+            elapsed_us = note.stored_ago_us(known.entry.expires_in_us) + (now - known.sent_ns) // 1_000
+        else:
+            assert seen is not None
+            past, elapsed_us = seen.past, (now - seen.at_ns) // 1_000
+            follower = self._followers[slot.partition]
+            same = seen.checksum == found and not follower.has_heard(slot.key, seen.position)
+        if same:
+            family.counts.unchanged += 1
+            return past.unchanged(elapsed_us)
+        if family.adaptive is not None:
+            histories.learn(family.name, past.age_us + elapsed_us)
+        return past.changed(elapsed_us)
 
     def _bytes_to_share(self, flight: Flight, value: Any) -> bytes | None:
         """A value is encoded to be stored, or to be copied for several readers; not for one alone."""
@@ -453,9 +636,8 @@ class Loading:
         ]
         sent = self._instant()
         try:
-            reply = await self._partitions[index].fill(fills, follower.applied)
-        except StoreUnavailable as error:
-            self._lost(follower, error)
+            reply = await self.answer(follower, self._partitions[index].fill(fills, follower.applied))
+        except StoreUnavailable:
             for one, put in there:
                 self._land(one, put.value, None)
             return
@@ -468,6 +650,11 @@ class Loading:
                 self._land(one, put.value, None)
                 continue
             position, stamp = stored
+            family, note = flight.slot.family, note_of(put.note)
+            left_us = note.left_us(put.expires_in_us)
+            family.counts.early += flight.aside
+            if family.adaptive is not None:
+                self._saw(flight.slot, note.past, put.checksum, _Sight(None, position, sent))
             self._keep(
                 flight.slot,
                 one.value,
@@ -476,7 +663,8 @@ class Loading:
                 position=position,
                 stamp=stamp,
                 sent_ns=sent,
-                expires_in_us=put.expires_in_us,
+                left_us=left_us,
+                early_us=family.early_us(note.load_us, self._storable.chance()) if left_us is not None else 0,
                 trusted=trusted,
             )
             self._land(one, put.value, position)
@@ -532,6 +720,16 @@ def _is_late(family: Family, value: Any, floor: int | None) -> bool:
     if floor is None or family.version is None:
         return False
     return value is None or family.version(value) < floor
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _budget(permit: _Permit) -> Semaphore | None:
+    """Return what bounds a load that goes to the datastore because the store does not answer."""
+    flight = permit.flight
+    return flight.voyage.flights.budget(flight.slot.family) if permit.fallback else None
 
 
 def _enter(flights: Sequence[Flight], turns: Semaphore | None) -> None:

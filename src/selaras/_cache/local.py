@@ -36,13 +36,15 @@ class LocalEntry:
     Attributes:
         position, stamp: order it among the values of its key (P4).
         sent_ns: when the request was sent that brought it.
-        expires_ns: never later than the shared tier's own expiry.
+        expires_ns: when its ttl is over; never later than the shared tier's own expiry.
+        early_ns: when this process may load it anew, while it is served on; not after `expires_ns`.
         floor_ns: when an answer for this key was last given out from elsewhere.
         vetted: the position up to which tag and family events are known not to touch it.
     """
 
     __slots__ = (
         "alive",
+        "early_ns",
         "expires_ns",
         "family",
         "floor_ns",
@@ -72,6 +74,7 @@ class LocalEntry:
         sent_ns: int,
         expires_ns: int,
         size: int,
+        early_ns: int = NEVER,
     ) -> None:
         self.key = key
         self.value = value
@@ -82,6 +85,7 @@ class LocalEntry:
         self.stamp = stamp
         self.sent_ns = sent_ns
         self.expires_ns = expires_ns
+        self.early_ns = min(early_ns, expires_ns)
         self.size = size
         self.vetted = position
         self.floor_ns = 0
@@ -156,6 +160,7 @@ class LocalTier:
         held.vetted = new.vetted
         held.sent_ns = max(held.sent_ns, new.sent_ns)
         held.expires_ns = new.expires_ns
+        held.early_ns = new.early_ns
         self.bytes += new.size - held.size
         if not held.in_main:
             self._small_bytes += new.size - held.size

@@ -20,6 +20,7 @@ from msgspec import Struct
 from selaras._cache.family import Slot
 from selaras._contracts.partition import Owner
 from selaras._core.cache.entry import Entry
+from selaras._core.cache.lifetimes import Past
 from selaras._core.jobs.job import NewJob, Put
 
 
@@ -80,6 +81,7 @@ class Session:
     own: dict[str, Slot | None] = field(default_factory=dict)
     serves: dict[str, Slot | None] = field(default_factory=dict)
     preimages: dict[str, Entry] = field(default_factory=dict)
+    pasts: dict[str, Past] = field(default_factory=dict)
     started: bool = False
     parent: Session | None = None
     puts: dict[str, Pending] = field(default_factory=dict)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from selaras._cache.family import Slot
+from selaras._cache.histories import Histories
 from selaras._cache.local import NEVER, LocalEntry, size_of
 from selaras._core.cache.events import CacheEvent, Unstorable
+from selaras._core.cache.lifetimes import Adaptive, Note, Past, note_bytes
 from selaras._core.codec import checksum
 from selaras._core.errors import NotEncodable
 from selaras._core.jobs.job import Put
@@ -16,8 +18,10 @@ from selaras._core.jobs.job import Put
 class Storable:
     """Encodes values for the shared tier. What cannot be stored is served all the same, and told once a family."""
 
-    def __init__(self, tell: Callable[[CacheEvent], None]) -> None:
+    def __init__(self, tell: Callable[[CacheEvent], None], chance: Callable[[], float]) -> None:
         self._tell = tell
+        self.chance = chance
+        self.histories = Histories()
 
     def bytes_of(self, slot: Slot, value: Any) -> bytes | None:
         """Return the value's bytes, or None if it has none."""
@@ -38,10 +42,12 @@ class Storable:
             refused.__cause__ = error
             return None, refused
 
-    def put_of(self, slot: Slot, value: Any, data: bytes | None) -> Put | None:
-        """Return what the shared tier is given, or None if the value is not to be stored."""
+    def put_of(self, slot: Slot, value: Any, data: bytes | None, past: Past | None = None) -> Put | None:
+        """Return what the shared tier is given, or None if the value is not to be stored. `past`: the key's until now."""
         family = slot.family
-        ttl_us = family.ttl_of(value)
+        past = past or Past()
+        rule = family.adapts(value)
+        ttl_us = rule.ttl_us(past, self._prior_us(slot, rule), self.chance()) if rule else family.ttl_of(value)
         if ttl_us == 0 or data is None:
             return None
         try:
@@ -50,7 +56,14 @@ class Storable:
         except Exception as error:  # noqa: BLE001 - the program's functions: what they refuse is served, not stored
             self._refuse(slot, error)
             return None
-        return Put(slot.key, data, checksum(data), ttl_us or 0, tags, family.name, version)
+        if ttl_us is None:
+            return Put(slot.key, data, checksum(data), 0, tags, family.name, version)
+        late_us = family.late_us(ttl_us)
+        note = note_bytes(Note(ttl_us + late_us, late_us, family.load_us, past))
+        return Put(slot.key, data, checksum(data), ttl_us + late_us, tags, family.name, version, note)
+
+    def _prior_us(self, slot: Slot, rule: Adaptive) -> int:
+        return self.histories.prior_us(slot.family.name, rule)
 
     def _refuse(self, slot: Slot, error: Exception) -> None:
         slot.family.counts.unstorable += 1
@@ -72,11 +85,15 @@ def local_entry(
     position: int,
     stamp: int,
     sent_ns: int,
-    expires_in_us: int,
+    left_us: int | None,
+    early_us: int = 0,
 ) -> LocalEntry:
     """Return a value for the local tier: itself if it may be shared, else its bytes.
 
     Its life counts from the request that brought it, so that it never outlives the shared tier's entry.
+
+    Args:
+        left_us: of its ttl; None: no end. `early_us`: how long before that it is loaded anew.
     """
     shared = slot.family.codec.shared
     return LocalEntry(
@@ -88,6 +105,7 @@ def local_entry(
         position=position,
         stamp=stamp,
         sent_ns=sent_ns,
-        expires_ns=sent_ns + expires_in_us * 1_000 if expires_in_us else NEVER,
+        expires_ns=NEVER if left_us is None else sent_ns + left_us * 1_000,
+        early_ns=NEVER if left_us is None else sent_ns + (left_us - early_us) * 1_000,
         size=size_of(slot.key, data, shared=shared),
     )

@@ -15,6 +15,8 @@ from selaras._cache.follower import Follower
 from selaras._cache.session import Pending, Session
 from selaras._cache.storable import Storable
 from selaras._contracts.partition import Invalidation, Partition
+from selaras._core.cache.entry import Entry
+from selaras._core.cache.lifetimes import Past, note_of
 from selaras._core.errors import LeaseLost
 from selaras._core.jobs.job import Refusal
 from selaras._core.positions import News
@@ -56,11 +58,13 @@ class Voiding:
             if refused:
                 raise refused
             return
-        owner.preimages.pop(slot.key, None)
+        preimage = owner.preimages.pop(slot.key, None)
+        if preimage is not None and slot.family.adaptive is not None:
+            owner.pasts[slot.key] = self._past(owner, preimage)
         if refused:
             owner.puts.pop(slot.key, None)
             raise refused
-        put = self._storable.put_of(slot, value, data)
+        put = self._storable.put_of(slot, value, data, owner.pasts.get(slot.key) or self._remembered(slot))
         if put is None or owner is not session.scope():
             # Not to be stored; or put in a scope within the owner's, which may yet be rolled back while the owner
             # succeeds. Its intent falls without a value: nothing stands there then.
@@ -68,6 +72,16 @@ class Voiding:
             return
         if not owner.keep(Pending(slot, put, value if slot.family.codec.shared else None)):
             await self.put(slot, value, None)
+
+    def _past(self, owner: Session, preimage: Entry) -> Past:
+        """Return a key's past now that it is written: what its pre-image carries, and this change."""
+        note = note_of(preimage.note)
+        since_us = (self._instant() - owner.since_ns) // 1_000
+        return note.past.changed(note.stored_ago_us(preimage.expires_in_us) + max(0, since_us))
+
+    def _remembered(self, slot: Slot) -> Past | None:
+        seen = self._storable.histories.of(slot.key) if slot.family.adaptive is not None else None
+        return None if seen is None else seen.past.changed((self._instant() - seen.at_ns) // 1_000)
 
     async def void(
         self,

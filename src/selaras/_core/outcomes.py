@@ -1,4 +1,4 @@
-"""What a body may say besides returning: raise one of these, from any depth.
+"""What a body, or a loader, may say besides returning: raise one of these, from any depth.
 
 They steer, they are not errors: nothing is logged as a failure unless the job really ends.
 """
@@ -41,3 +41,7 @@ class Fail(Outcome):
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
         self.message = message
+
+
+class NotModified(Exception):
+    """Said by the loader of a cached family that was given its old value: that is what the datastore still holds."""
