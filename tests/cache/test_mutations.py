@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.cache import test_rules as rules
+from tests.cache import test_lifetimes as lives, test_rules as rules
 from tests.cache.world import World
 
 from selaras._cache import cache as cache_module, flight as flight_module, loading as loading_module
@@ -22,7 +22,7 @@ from selaras._cache.loading import Loading
 from selaras._cache.local import LocalEntry, LocalTier
 from selaras._cache.session import Session
 from selaras._cache.voiding import Voiding
-from selaras._core.cache import freshness
+from selaras._core.cache import freshness, lifetimes
 from selaras._core.cache.freshness import Need
 from selaras._core.errors import LeaseLost
 from selaras._core.positions import Cursor, News
@@ -241,7 +241,33 @@ def what_runs_may_always_be_joined(patch: Patch) -> None:
     patch.setattr(flight_module, "may_join", lambda need, *, started_ns, floor_ns=0: True)
 
 
+def strict_readers_take_what_is_stale(patch: Patch) -> None:
+    patch.setattr(cache_module, "_may_be_stale", lambda family, fresh: True)
+
+
+def an_expired_value_is_served_as_it_was_seen(patch: Patch) -> None:
+    show = flight_module.Flight.show
+
+    def mutant(self: flight_module.Flight, stale: Any) -> None:
+        patch.setattr(Loading, "seen", stale, raising=False)
+        show(self, stale)
+
+    async def last_seen(self: Loading, slot: Any) -> Any:
+        return getattr(self, "seen", None)
+
+    patch.setattr(flight_module.Flight, "show", mutant)
+    patch.setattr(Loading, "stale", last_seen)
+
+
+def the_end_of_a_ttl_is_not_seen(patch: Patch) -> None:
+    patch.setattr(loading_module, "note_of", lambda data: lifetimes.Note())
+
+
 MUTATIONS = (
+    Mutation("stale levels", strict_readers_take_what_is_stale, (lives.test_who_needs_more_is_not_served_past_the_ttl,)),
+    Mutation("stale proof", an_expired_value_is_served_as_it_was_seen, (lives.test_what_is_voided_during_the_load_is_not_served_when_the_load_fails,)),
+    Mutation("stale end", the_end_of_a_ttl_is_not_seen, (lives.test_a_value_past_its_ttl_is_served_while_it_is_loaded_anew, lives.test_who_needs_more_is_not_served_past_the_ttl)),
+    Mutation("refused early", refused_fills_are_kept, (lives.test_what_is_voided_while_it_is_loaded_ahead_is_not_stored,)),
     Mutation("P1 joins", joins_ignore_the_claim, (rules.test_p1_a_job_does_not_join_a_load_that_began_before_its_claim_was_received,)),
     Mutation("P1 elsewhere", proofs_ignore_the_claim, (rules.test_p1_elsewhere_a_read_needs_a_log_that_was_known_after_the_claim_was_received,), 4),
     Mutation("P1 at home", the_position_of_the_claim_is_not_used, (rules.test_p1_at_home_the_position_of_the_claim_is_enough,)),

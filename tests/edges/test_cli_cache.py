@@ -22,6 +22,22 @@ def test_a_value_is_read_through_the_tiers_and_it_is_said_where_it_came_from(she
 
 
 @everywhere
+def test_what_stands_in_the_shared_tier_is_shown_and_nothing_is_loaded(shell: Shell, line: Line) -> None:
+    shell.enqueue()
+
+    before = line.json("cache", "show", "product", "42")
+    line.json("cache", "get", "product", "42")
+    after = line.json("cache", "show", "product", "42")
+
+    assert (before["tier"], before["value"], before["ttl"]) == ("nothing", None, None)
+    assert (after["tier"], after["value"], after["ttl"]) == ("shared", {"id": 42, "price": 10.0}, 300.0)
+    assert 0 < after["expires"] <= 300
+    assert after["why"] == "its family says so"
+    text = line("cache", "show", "product", "42").stdout
+    assert "ttl       300.000 s" in text
+
+
+@everywhere
 def test_a_value_can_be_voided_by_arguments_key_tag_and_family(shell: Shell, line: Line) -> None:
     shell.enqueue()
 

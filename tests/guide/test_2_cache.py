@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from selaras import Selaras
+import pytest
+
+from selaras import NotModified, Old, Selaras, adaptive
+from selaras.testing import harness
 
 
 @dataclass(frozen=True)
@@ -103,3 +106,46 @@ async def test_values_that_belong_together_bear_a_tag() -> None:
         rate = 3.0
         await app.tag("prices").invalidate()
         assert await price(2, "EUR") == 6.0
+
+
+async def test_a_ttl_may_follow_how_often_a_key_changes() -> None:
+    app = Selaras("memory://")
+
+    @app.cached(ttl=adaptive(min=5, max="1h"))  # a tenth of the time since the key last changed
+    async def product(id: int) -> Product:
+        return Product(id, 9.90)
+
+    async with app:
+        assert (await product(42)).price == 9.90
+
+
+async def test_a_value_past_its_ttl_is_better_than_none_where_you_say_so() -> None:
+    app, up = Selaras(), True
+
+    @app.cached(ttl=60, stale_if_error="1h", hard_timeout=5)
+    async def weather(city: str) -> str:
+        if not up:
+            raise ConnectionError("the service is down")
+        return "sunny"
+
+    async with harness(app) as test:
+        assert await weather("Bandung") == "sunny"
+        up = False
+        await test.clock.elapse("10m")
+        reading = await weather.key("Bandung").read()
+        assert (reading.value, reading.tier) == ("sunny", "stale")
+        with pytest.raises(ConnectionError):
+            await weather.key("Bandung").get("strict")  # nor inside a job, nor after an invalidation
+
+
+async def test_a_loader_may_say_that_nothing_has_changed() -> None:
+    app = Selaras("memory://")
+
+    @app.cached(ttl=60)
+    async def page(url: str, *, old: str | None = Old()) -> str:
+        if old is not None:  # ask with If-None-Match, say
+            raise NotModified
+        return "<html>"
+
+    async with app:
+        assert await page("/") == "<html>"

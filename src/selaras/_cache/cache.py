@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
-from selaras._cache.family import Family, Reading, Slot
+from selaras._cache.family import Family, Reading, Slot, Standing
 from selaras._cache.flight import Alone, Flights, Outcome, Stale
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
@@ -31,7 +31,7 @@ from selaras._contracts.store import Store
 from selaras._core.cache.entry import Entry
 from selaras._core.cache.events import CacheEvent, SharedTierBack, SharedTierLost
 from selaras._core.cache.freshness import Level, Need, may_join, proves, since_of
-from selaras._core.cache.lifetimes import note_of
+from selaras._core.cache.lifetimes import ONE, Past, note_of
 from selaras._core.codec import CorruptBytes, checksum
 from selaras._core.errors import StoreUnavailable, WouldDeadlock
 from selaras._core.jobs.job import Settled
@@ -689,6 +689,29 @@ class Cache:
         for follower in self._followers:
             follower.sweep(now)
 
+    async def show(self, slot: Slot) -> Standing:
+        """Look what stands in this place in the shared tier, and load nothing."""
+        entry, _ = await self._loading.glance(slot)
+        value = MISSING if entry is None else self._decoded(slot, entry.value)
+        if entry is None or value is MISSING:
+            intents = await self._partitions[slot.partition].intents(slot.key)
+            writer = (
+                f"job {intents[0].job} writes it" if intents else "nobody has loaded it, or it was voided or evicted"
+            )
+            return Standing(None, "nothing", why=writer)
+        note = note_of(entry.note)
+        left_us = note.left_us(entry.expires_in_us)
+        ttl_us = None if left_us is None else note.life_us - note.late_us
+        return Standing(
+            value,
+            "stale" if left_us is not None and left_us <= 0 else "shared",
+            None if left_us is None else note.stored_ago_us(entry.expires_in_us),
+            ttl_us,
+            left_us,
+            entry.position,
+            _why_so_long(slot.family, value, note.past, ttl_us),
+        )
+
     async def explain(self, slot: Slot) -> list[str]:
         """Say, line by line, what stands in this place and what a read would do now."""
         follower = self._followers[slot.partition]
@@ -706,7 +729,10 @@ class Cache:
         intents = await self._partitions[slot.partition].intents(slot.key)
         found, floor = await self._loading.glance(slot)
         if found is not None:
-            left = f"{found.expires_in_us / 1e6:.1f} s left" if found.expires_in_us else "no end"
+            left_us = note_of(found.note).left_us(found.expires_in_us)
+            left = "no end" if left_us is None else f"{left_us / 1e6:.1f} s left"
+            if left_us is not None and left_us <= 0:
+                left = f"its ttl ended {-left_us / 1e6:.1f} s ago"
             lines.append(f"shared     stored at {found.position}, {len(found.value)} bytes, {left}")
         else:
             lines.append("shared     nothing")
@@ -754,6 +780,16 @@ def _latest(sessions: Sequence[Session]) -> Session | None:
     homes = {session.home for session in sessions}
     home = homes.pop() if len(homes) == 1 else -1
     return Session(SessionKind.LOADING, since, home, max(session.position for session in sessions))
+
+
+def _why_so_long(family: Family, value: Any, past: Past, ttl_us: int | None) -> str:
+    rule = family.adapts(value)
+    if rule is None:
+        return "its family says so" if ttl_us is not None else "its family has no end for it"
+    return (
+        f"adaptive, {rule.k:g} of its age within {rule.min_us / 1e6:g} s and {rule.max_us / 1e6:g} s: when it was stored it "
+        f"had been unchanged for {past.age_us / 1e6:.0f} s; {past.changes / ONE:.1f} changes count"
+    )
 
 
 def _may_be_stale(family: Family, fresh: Level | None) -> bool:

@@ -160,6 +160,25 @@ class Slot(Struct, frozen=True):
     arguments: Any = None
 
 
+class Standing(Struct, frozen=True):
+    """What stands in a key's place in the shared tier, for people.
+
+    Attributes:
+        tier: "shared", "stale" (past its ttl), or "nothing".
+        age_us: since it was stored; None: it has no end, and so nobody noted when.
+        ttl_us: of which `left_us` is left, not above 0 if it is over; None: no end.
+        why: one line: why its ttl is what it is.
+    """
+
+    value: Any
+    tier: str
+    age_us: int | None = None
+    ttl_us: int | None = None
+    left_us: int | None = None
+    position: int | None = None
+    why: str = ""
+
+
 class Reading(Struct, frozen=True):
     """A value and where it came from.
 

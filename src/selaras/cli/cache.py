@@ -71,6 +71,46 @@ async def get(target: Target, family: str, arguments: Sequence[str], fresh: Fres
     )
 
 
+@cache.command("show")
+@click.argument("family")
+@click.argument("arguments", nargs=-1, metavar="[ARGUMENT]...")
+@json_option
+@on_store
+async def show(target: Target, family: str, arguments: Sequence[str], as_json: bool) -> None:
+    """Show what stands in one value's place in the shared tier, how long it lives and why. Nothing is loaded.
+
+    ARGUMENTs are the loader's, in order or as name=value.
+    """
+    key = key_for(target, family, arguments)
+    found = await target.app.process().cache.show(key.slot)
+    facts = {
+        "key": key.name,
+        "value": found.value,
+        "tier": found.tier,
+        "age": _seconds(found.age_us),
+        "ttl": _seconds(found.ttl_us),
+        "expires": _seconds(found.left_us),
+        "position": found.position,
+        "why": found.why,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    stands = found.tier != "nothing"
+    print_facts(
+        [
+            ("key", key.name),
+            ("value", value_text(found.value) if stands else ""),
+            ("tier", found.tier),
+            ("age", _span(found.age_us, "")),
+            ("ttl", _span(found.ttl_us, "no end" if stands else "")),
+            ("expires", _span(found.left_us, "never" if stands else "")),
+            ("position", "" if found.position is None else str(found.position)),
+            ("why", found.why),
+        ]
+    )
+
+
 @cache.command("invalidate")
 @click.argument("words", nargs=-1, metavar="[FAMILY [ARGUMENT]... | VALUE]")
 @click.option("--tag", metavar="NAME", help="All values that bear this tag; with a VALUE: this tag of that value.")
@@ -158,6 +198,16 @@ def _refuse_joined(target: Target, tag: str) -> None:
         raise Misused(
             f"no family bears a tag {tag!r}; the tag {name!r} of the value {value!r} is: --tag {name} {value}"
         )
+
+
+def _seconds(us: int | None) -> float | None:
+    return None if us is None else round(us / 1_000_000, 6)
+
+
+def _span(us: int | None, otherwise: str) -> str:
+    if us is None:
+        return otherwise
+    return f"{us / 1_000_000:.3f} s" if us >= 0 else f"{-us / 1_000_000:.3f} s ago"
 
 
 async def _read(key: Key[Any], fresh: Fresh | None) -> Reading[Any]:
