@@ -80,7 +80,7 @@ _encode_put: Final = msgspec.msgpack.Encoder().encode
 _decode_put: Final = msgspec.msgpack.Decoder(Put).decode
 _ENDING: Final = bytes(2)
 _ROW_ENDING: Final = 3
-_EMPTY: Final = Extra("", (), (), "", (), (), 0, 0, 0, [])
+_EMPTY: Final = Extra()
 _REFUSALS: Final = {refusal.value.encode(): refusal for refusal in Refusal}
 _new_settled: Final = Settled
 
@@ -142,20 +142,21 @@ class Packing:
         """Return all of a job that is kept as it is."""
         extra = _NO_EXTRA
         if not is_plain(job):
-            packed = _encode(
-                Extra(
-                    job.line,
-                    job.writes,
-                    job.serves,
-                    job.unique,
-                    tuple([(parent.job, parent.edge.value, parent.home) for parent in job.parents]),
-                    tuple([number for pair in job.positions for number in pair]),
-                    job.due_us,
-                    job.delay_us,
-                    job.expires_in_us,
-                    self._homes_of_job(job),
-                )
-            )
+            fields = [
+                job.line,
+                job.writes,
+                job.serves,
+                job.unique,
+                [(parent.job, parent.edge.value, parent.home) for parent in job.parents],
+                [number for pair in job.positions for number in pair],
+                job.due_us,
+                job.delay_us,
+                job.expires_in_us,
+                self._homes_of_job(job),
+            ]
+            while fields and not fields[-1]:
+                fields.pop()
+            packed = _encode(fields)
             extra = _SIZE4(len(packed)) + packed
         elif job.delay_us:
             packed = _encode(Extra("", (), (), "", (), (), 0, job.delay_us, 0, []))

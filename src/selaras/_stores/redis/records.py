@@ -40,18 +40,20 @@ class Profile(Struct, frozen=True, array_like=True):
 
 
 class Extra(Struct, frozen=True, array_like=True):
-    """What else a job has that is not plain. A plain one has none, and its delay is told beside it."""
+    """What else a job has that is not plain. A plain one has none, and its delay is told beside it. Fields that are as
+    here are left out at the end.
+    """
 
-    line: str
-    writes: tuple[str, ...]
-    serves: tuple[str, ...]
-    unique: str
-    parents: tuple[tuple[str, str, int], ...]  # (job, edge, home)
-    positions: tuple[int, ...]  # partition, position, ...
-    due_us: int
-    delay_us: int
-    expires_in_us: int
-    homes: Homes
+    line: str = ""
+    writes: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()
+    unique: str = ""
+    parents: tuple[tuple[str, str, int], ...] = ()  # (job, edge, home)
+    positions: tuple[int, ...] = ()  # partition, position, ...
+    due_us: int = 0
+    delay_us: int = 0
+    expires_in_us: int = 0
+    homes: Homes = []
 
 
 class Row(Struct, frozen=True, array_like=True):

@@ -5,8 +5,4 @@
 -- cost: O(1) a job        -- promise: one moment
 -- flags: no-writes
 
-local kept, found = {}, {}
-if #REQ > 0 then
-    kept, found = call('HMGET', K.jobs, unpack(REQ)), call('HMGET', K.dyn, unpack(REQ))
-end
-return finish(kept, found)
+return finish(read_many(K.jobs, REQ), read_many(K.dyn, REQ))

@@ -32,6 +32,8 @@ local function ticket_of(mark, created, due_us, number, blob)
     return mark .. struct.pack('>I8I8', created, due_us) .. number8 .. blob .. text(number8, 7)
 end
 
+local EXTRAS = { __index = NO_EXTRA }
+
 local function take_ticket(row, ticket)
     local created, due_us, number, size = struct.unpack('>I8I8I8I2', ticket, 2)
     local at = 28 + size
@@ -41,7 +43,7 @@ local function take_ticket(row, ticket)
     size = struct.unpack('>I4', ticket, at)
     at = at + 4
     if size > 0 then
-        row.extra = cmsgpack.unpack(text(ticket, at, at + size - 1))
+        row.extra = setmetatable(cmsgpack.unpack(text(ticket, at, at + size - 1)), EXTRAS)
         learn(row.extra[EXTRA.homes])
     else
         row.extra = NO_EXTRA
@@ -50,9 +52,22 @@ local function take_ticket(row, ticket)
     return due_us
 end
 
+-- A row's fields have their places from the start: a table that grows is laid out anew each time.
+local function laid_out(id, ...)
+    return {
+        id = id, flag = 's', ticket = false, created = false, number = false, number8 = false, profile = false, extra = false,
+        meta_at = false, is_changed = false, holder = false, ...
+    }
+end
+
 local function make_row(id, ticket, dyn)
-    local row = dyn and cmsgpack.unpack(dyn) or {}
-    row.id = id
+    local row
+    if dyn then
+        local wide = byte(dyn) == 220 -- an array of 16 or more: its size is told in two bytes
+        row = laid_out(id, cmsgpack.unpack(text(dyn, wide and 4 or 2, -4)))
+    else
+        row = laid_out(id)
+    end
     local due_us = take_ticket(row, ticket)
     local is_plain = not dyn or row[ROW.is_plain]
     for i = #row + 1, #DEFAULT do
@@ -429,6 +444,15 @@ end
 -- Returns the first member of a line that may run, else the first of all (P21): a seek for each queue in it.
 local function first_in_line(name, line)
     members:flush()
+    local only = line[LINE.groups][1]
+    if only and not line[LINE.groups][2] then
+        local prefix = sized(name) .. sized(only)
+        local member = under(K.members, prefix, 1)[1]
+        if not member then
+            line[LINE.groups] = {}
+        end
+        return member and text(member, #prefix + 14)
+    end
     local best, best_rank, best_served
     local left = {}
     for _, group in ipairs(line[LINE.groups]) do
@@ -729,8 +753,7 @@ local function payload_of(row)
 end
 
 local function new_row(id, blob)
-    local row = { unpack(DEFAULT) }
-    row.id, row.flag = id, 's'
+    local row = laid_out(id, unpack(DEFAULT))
     take_ticket(row, ticket_of('s', NOW, 0, M.numbers + 1, blob))
     return row
 end
@@ -898,6 +921,9 @@ end
 
 -- Voids keys and sets floors, each in the partition that has the key; tags and families here.
 local function void_names(keys, tags, families, versions, closes)
+    if #keys == 0 and #tags == 0 and #families == 0 and #versions == 0 and #closes == 0 then
+        return
+    end
     local names, are_named = each_once(keys)
     local here = {}
     for i = 1, #names do
@@ -956,8 +982,25 @@ local function void_late(settlement)
     void_names(keys, settlement[SETTLE.tags], settlement[SETTLE.families], NOTHING, closes)
 end
 
+-- Whether a settlement is of the most common kind: a success that touches nothing beside the one key that its job
+-- writes, and that key is here.
+local function is_of_one_key(row, settlement)
+    local writes, puts = row.extra[EXTRA.writes], settlement[SETTLE.puts]
+    local key, put = writes[1], puts[1]
+    return key and not writes[2] and not elsewhere[key] and not puts[2] and (not put or put[1] == key)
+        and settlement[SETTLE.event] == EVENT.SUCCEED and not row[ROW.has_planted]
+        and #settlement[SETTLE.planted] == 0 and #settlement[SETTLE.keys] == 0 and #settlement[SETTLE.tags] == 0
+        and #settlement[SETTLE.families] == 0 and #settlement[SETTLE.versions] == 0 and #settlement[SETTLE.closes] == 0
+        and #row.extra[EXTRA.serves] == 0
+end
+
 local function settle_cells(row, settlement)
     local owner, success = owner_of(row), settlement[SETTLE.event] == EVENT.SUCCEED
+    if is_of_one_key(row, settlement) then
+        local key = row.extra[EXTRA.writes][1]
+        local position, stamp = cells_resolve(owner, key, settlement[SETTLE.puts][1])
+        return position and { { key, position, stamp } } or NOTHING
+    end
     local unsure = settlement[SETTLE.unsure] and not success
     local puts, put_keys = {}, {}
     for i, put in ipairs(settlement[SETTLE.puts]) do

@@ -20,19 +20,12 @@ local function admit_plain(delay_us, head, jobs, admissions)
     for i = 1, count_of, 2 do
         ids[#ids + 1] = jobs[i]
     end
-    local twins = {}
-    for first = 1, #ids, 4000 do
-        local last = math.min(first + 3999, #ids)
-        local found = call('HMGET', K.jobs, unpack(ids, first, last))
-        for i = first, last do
-            twins[i] = found[i - first + 1]
-        end
-    end
+    local twins = read_many(K.jobs, ids)
     local is_delayed = delay_us > 0
     local profile = profile_of(text(head, 3, 2 + struct.unpack('>I2', head)))
     local front = 'p' .. struct.pack('>I8I8', NOW, NOW + delay_us)
     local lane = is_delayed and 'p' .. profile.rank .. profile.lane or profile.lane .. profile.rank
-    local score = is_delayed and NOW + delay_us or 0
+    local score = is_delayed and NOW + delay_us or '0'
     local fields, entries, n, admitted = {}, {}, 0, 0
     local number, step = M.numbers, is_delayed and 1 or 2
     for i = 1, #ids do
@@ -89,7 +82,7 @@ local function succeed_plain(instance, ends, told)
         ids[#ids + 1] = ends[i]
     end
     M.time = NOW
-    local found = call('HMGET', K.dyn, unpack(ids))
+    local found = read_many(K.dyn, ids)
     local fields, entries, n = {}, {}, 0
     for i = 1, #ids do
         local id, fence, result, dyn = ids[i], ends[3 * i], ends[3 * i + 1], found[i]
@@ -229,7 +222,7 @@ local function claim_all(instance, turn, names, tasks, limit)
                 slow[#slow + 1] = ids[i]
             end
         end
-        local kept = #ids > 0 and call('HMGET', K.jobs, unpack(ids)) or NOTHING
+        local kept = read_many(K.jobs, ids)
         if #slow > 1 then
             for i = 1, #found do
                 if byte(found[i], (type(sizes) == 'number' and sizes or sizes[found[i]]) + 14) ~= 112 and rows[ids[i]] == nil then

@@ -62,6 +62,25 @@ local function call_many(command, key, arguments, step)
     end
 end
 
+-- Reads fields of a hash, however many.
+local function read_many(key, fields)
+    local count = #fields
+    if count == 0 then
+        return {}
+    end
+    if count <= 4000 then
+        return call('HMGET', key, unpack(fields))
+    end
+    local found = {}
+    for first = 1, count, 4000 do
+        local some = call('HMGET', key, unpack(fields, first, math.min(first + 3999, count)))
+        for i = 1, #some do
+            found[first + i - 1] = some[i]
+        end
+    end
+    return found
+end
+
 -- Orders text by its bytes; `<` would ask the locale of the server.
 local function is_before(a, b)
     local i, length = 1, math.min(#a, #b)
@@ -133,16 +152,13 @@ function Hash:prefetch(fields)
             missing[#missing + 1] = fields[i]
         end
     end
-    for first = 1, #missing, 4000 do
-        local last = math.min(first + 3999, #missing)
-        local found = call('HMGET', self.key, unpack(missing, first, last))
-        for i = first, last do
-            local row = found[i - first + 1]
-            if row and not self.is_plain then
-                row = cmsgpack.unpack(row)
-            end
-            rows[missing[i]] = row
+    local found, is_plain = read_many(self.key, missing), self.is_plain
+    for i = 1, #missing do
+        local row = found[i]
+        if row and not is_plain then
+            row = cmsgpack.unpack(row)
         end
+        rows[missing[i]] = row
     end
 end
 
@@ -180,7 +196,7 @@ local function index(key)
 end
 
 function Index:add(member, score)
-    self.changed[member] = score or 0
+    self.changed[member] = score or '0' -- numbers are printed for each command
 end
 
 function Index:drop(member)
