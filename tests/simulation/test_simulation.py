@@ -15,6 +15,8 @@ from simulation.plan import Plan, plan_from, plan_of
 from simulation.shrink import shrink
 from simulation.world import Result, run
 
+pytestmark = pytest.mark.timeout(240)  # a few seconds on a machine that is free
+
 BLOCKS, BLOCK = 5, 4
 
 
@@ -48,7 +50,7 @@ def test_a_seed_is_the_same_world_in_every_process(store: str) -> None:
         )
         for hash_seed in ("1", "4711")
     ]
-    told = [process.communicate(timeout=50)[0] for process in several]
+    told = [process.communicate(timeout=200)[0] for process in several]
 
     assert "\ntrace " in told[0]
     assert told[0] == told[1]

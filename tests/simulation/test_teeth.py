@@ -19,6 +19,8 @@ from selaras._worker.turning import Turner
 
 Patch = pytest.MonkeyPatch
 
+pytestmark = pytest.mark.timeout(240)  # a few seconds on a machine that is free
+
 SEEDS_MOST = 6
 JOBS = 120
 
