@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.clock import VirtualClock
 from tests.redis.binaries import summary
-from tests.stores import KINDS, make_store
+from tests.stores import KINDS, clear_servers, make_store
 
 from selaras._contracts.store import Store
 
@@ -63,3 +63,4 @@ async def store(
     await store.open()
     yield store
     await store.close()
+    clear_servers()

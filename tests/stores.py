@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import os
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import msgspec
 from tests.clock import VirtualClock
-from tests.redis.binaries import binaries
-from tests.redis.servers import shared_server
+from tests.redis.binaries import REQUIRED, binaries
+from tests.redis.servers import Cluster, RedisServer, Sentinels, shared_server
 
 from selaras._contracts.store import Store
 from selaras._stores.memory import MemoryStore
 from selaras._stores.redis.address import Names, redis_address
 from selaras._stores.redis.caller import Caller
 from selaras._stores.redis.partition import RedisPartition
+from selaras._stores.redis.rights import rule
 from selaras._stores.redis.scripts import LEDGER, script
 from selaras._stores.redis.store import FORMAT, RedisStore
 from selaras._stores.sqlite.store import SqliteStore
 
-REDIS_KINDS: Final = ("redis-1", "redis-4") if binaries() else ()
-KINDS: Final = ("memory-1", "memory-4", "sqlite-1", "sqlite-4", *REDIS_KINDS)
+_ONE_SERVER: Final = ("redis-1", "redis-4") if binaries() or REQUIRED else ()
+_MANY_SERVERS: Final = ("sentinel-4", "cluster-16") if os.environ.get("SELARAS_TEST_STORES") == "all" else ()
+"""Their servers take seconds to start, and their trips are longer: `SELARAS_TEST_STORES=all pytest tests/conformance`."""
+
+KINDS: Final = ("memory-1", "memory-4", "sqlite-1", "sqlite-4", *_ONE_SERVER, *_MANY_SERVERS)
 
 _NUMBERS: Final = itertools.count(1)
 
@@ -38,37 +46,80 @@ redis.call('HSET', KEYS[1], 'ledger', struct.pack('>{"d" * len(LEDGER)}', unpack
 class ForgetfulPartition(RedisPartition):
     """One that can be made to lose its memory, as a failover to a lagging replica would (P20)."""
 
-    def __init__(self, caller: Caller, partitions: int, names: Names) -> None:
+    def __init__(self, caller: Caller, partitions: int, names: Names, server: Callable[[], RedisServer]) -> None:
         super().__init__(caller, partitions)
         self._partitions = partitions
         self._names = names
+        self._server = server
 
     def lose_memory(self, *, events: int) -> None:
         """Forget the last `events` events and all entries: a new epoch."""
         keys = [self._names.key(self.index, name) for name in ("meta", "log")]
-        shared_server().call("EVAL", _LOSE_EVENTS, 2, *keys, events)
+        self._server().call("EVAL", _LOSE_EVENTS, 2, *keys, events)
         greet = script("greet")
         asked = msgspec.msgpack.encode((FORMAT, self._partitions, self.index, f"lost-{next(_NUMBERS)}", 0, -1))
         keys = [self._names.key(self.index, name) for name in greet.keys]
-        shared_server().call("EVAL", greet.text, len(keys), *keys, 1, 0, 0, 0, asked)
+        self._server().call("EVAL", greet.text, len(keys), *keys, 1, 0, 0, 0, asked)
 
 
 def make_store(kind: str, folder: Path, clock: VirtualClock, entropy: Random) -> Store:
     """Make a store that is not open yet."""
-    name, _, count = kind.partition("-")
-    if name == "memory":
-        return MemoryStore(clock, partitions=int(count), entropy=entropy)
-    if name == "redis":
-        return _redis_store(int(count), clock, entropy)
-    return SqliteStore(folder / "selaras.db", clock, partitions=int(count), entropy=entropy)
+    name, _, text = kind.partition("-")
+    count = int(text)
+    match name:
+        case "memory":
+            return MemoryStore(clock, partitions=count, entropy=entropy)
+        case "redis":
+            return _redis_store(_url_of_one(), lambda _: shared_server(), count, clock, entropy)
+        case "sentinel":
+            return _redis_store(_sentinels().url, lambda _: _sentinels().master, count, clock, entropy)
+        case "cluster":
+            return _redis_store(_cluster().url, lambda slot: _cluster().owner(slot), count, clock, entropy)
+        case _:
+            return SqliteStore(folder / "selaras.db", clock, partitions=count, entropy=entropy)
 
 
-def _redis_store(count: int, clock: VirtualClock, entropy: Random) -> RedisStore:
-    """Make one of its own on the server that all tests of this process share."""
-    address = redis_address(shared_server().url, f"test-{next(_NUMBERS)}")
+def _redis_store(
+    url: str, server_of: Callable[[int], RedisServer], count: int, clock: VirtualClock, entropy: Random
+) -> RedisStore:
+    """Make one of its own on servers that all tests of this process share; `server_of`: who has a slot."""
+    address = redis_address(url, f"test-{next(_NUMBERS)}")
     store = RedisStore(address, partitions=count, entropy=entropy, server_time=clock)
     names = Names(address.prefix)
     store.partitions = [
-        ForgetfulPartition(Caller(store.link, index, entropy, clock.wall_us), count, names) for index in range(count)
+        ForgetfulPartition(
+            Caller(store.link, index, entropy, clock.wall_us), count, names, partial(server_of, names.slot(index))
+        )
+        for index in range(count)
     ]
     return store
+
+
+def clear_servers() -> None:
+    """Remove what stores left on the servers that they shared."""
+    if shared_server.cache_info().currsize:
+        shared_server().clear()
+    if _cluster.cache_info().currsize:
+        _cluster().clear()
+    if _sentinels.cache_info().currsize:
+        _sentinels().master.clear()
+
+
+@cache
+def _url_of_one() -> str:
+    """Whatever stores do there, they do as a user that may do no more than the docs say."""
+    return shared_server().add_user("store", "pw", *rule("test-*", "single").split(" "))
+
+
+@cache
+def _sentinels() -> Sentinels:
+    sentinels = Sentinels().start()
+    atexit.register(sentinels.stop)
+    return sentinels
+
+
+@cache
+def _cluster() -> Cluster:
+    cluster = Cluster().start()
+    atexit.register(cluster.stop)
+    return cluster
