@@ -18,7 +18,7 @@ from selaras._app.program import Program
 from selaras._app.relaying import relay
 from selaras._app.settings import UNBOUNDED
 from selaras._cache.session import Session, SessionKind, session_here
-from selaras._contracts.partition import FreeUnique
+from selaras._contracts.partition import FreeUnique, Owner
 from selaras._core.errors import IdConflict, SelarasError, StoreUnavailable
 from selaras._core.jobs.job import Admission, Edge, JobRecord, NewJob, OnConflict, Parent, Refusal, UniqueUntil
 from selaras._core.jobs.lifecycle import FINAL, WAITING
@@ -226,16 +226,18 @@ async def _put(
 
 
 async def _hold(process: Process, jobs: Sequence[NewJob], scope: Session) -> list[Placed]:
-    if scope.kind is SessionKind.JOB:
-        if not scope.hold(jobs):  # it has ended meanwhile: nobody else will enqueue them
-            return await admit(process, jobs)
+    if scope.kind is not SessionKind.WRITING and scope.hold(jobs):
         return [Placed(job.id, home_of(job, process.partitions), held=scope) for job in jobs]
-    # At once, but blocked by the scope: if this process dies, its commit may have happened, and they are released.
-    owner = scope.owner
-    assert owner is not None, "a scope owns its intents"
-    parent = Parent(owner.job, Edge.SCOPE, owner.home)
-    placed = await admit(process, [replace(job, parents=(*job.parents, parent)) for job in jobs])
+    if scope.kind is SessionKind.JOB or scope.owner is None:  # it has ended meanwhile: nobody else will enqueue them
+        return await admit(process, jobs)
+    placed = await admit_under(process, jobs, scope.owner)
     return [replace(one, held=scope) if one.created else one for one in placed]
+
+
+async def admit_under(process: Process, jobs: Sequence[NewJob], owner: Owner) -> list[Placed]:
+    """Enqueue jobs blocked by a scope: if this process dies, its commit may have happened, and they are released."""
+    parent = Parent(owner.job, Edge.SCOPE, owner.home)
+    return await admit(process, [replace(job, parents=(*job.parents, parent)) for job in jobs])
 
 
 # -- through middleware

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -29,6 +29,7 @@ class SessionKind(Enum):
 
     JOB = auto()
     WRITING = auto()  # a `writing()` scope: a datastore transaction is known to be open
+    TRANSACTION = auto()  # as WRITING, but begun and ended by somebody else: it owns intents only from its commit on
     LOADING = auto()  # a loader that runs for several readers: it owns nothing, what it reads is as fresh as itself
 
 
@@ -52,6 +53,13 @@ class Pending:
     value: Any
 
 
+class Mark(Struct, frozen=True):
+    """How far a session had come: how many jobs, and its puts."""
+
+    children: int
+    puts: dict[str, Pending]
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """One attempt, or one scope, as the cache sees it.
@@ -69,6 +77,7 @@ class Session:
         turns: how many loaders of its batch run at a time; it gives its turn up while it waits for another read.
         children: jobs that are enqueued when it succeeds.
         refused: the store said that it owns nothing any more.
+        apart: no loader reads through this transaction: what is loaded while it is open may be kept.
         open: False once its end is being told: what comes later finds no session here (see `close`).
     """
 
@@ -94,6 +103,7 @@ class Session:
     children: list[NewJob] = field(default_factory=list)
     refused: bool = False
     asked_ns: int = 0
+    apart: bool = False
     open: bool = True
 
     def close(self) -> None:
@@ -106,11 +116,38 @@ class Session:
             self.open = False
 
     def hold(self, jobs: Sequence[NewJob]) -> bool:
-        """Keep jobs that are enqueued with its success. Returns False if it is over: then it does not."""
+        """Keep jobs that are enqueued with its success. Returns False if it is over: then it does not. Nor does a
+        transaction whose commit is under way: they go to the store now, and wait there.
+        """
         with _changing:
-            if self.open:
+            keeps = self.open and not (self.kind is SessionKind.TRANSACTION and self.owner is not None)
+            if keeps:
                 self.children.extend(jobs)
-            return self.open
+            return keeps
+
+    def owns(self, owner: Owner, instance: str) -> list[NewJob]:
+        """A transaction owns intents from here on. Returns the jobs kept until now: they are the caller's to place."""
+        with _changing:
+            self.owner, self.instance = owner, instance
+        return self.release()
+
+    def release(self) -> list[NewJob]:
+        """Return the jobs kept until now; it keeps them no longer."""
+        with _changing:
+            kept = list(self.children)
+            self.children.clear()
+            return kept
+
+    def mark(self) -> Mark:
+        """Return where it stands, for `back_to`."""
+        with _changing:
+            return Mark(len(self.children), dict(self.puts))
+
+    def back_to(self, mark: Mark) -> None:
+        """Forget jobs and puts since: a savepoint was rolled back. Its keys stay: one too many does no harm."""
+        with _changing:
+            del self.children[mark.children :]
+            self.puts = dict(mark.puts)
 
     def drop(self, id: str) -> bool:
         """Drop a job that waits for its success. Returns whether it did."""
@@ -171,12 +208,12 @@ class Session:
         return None if self.started else self.preimages.get(key)
 
     def scope(self) -> Session | None:
-        """Return the innermost session that can own intents."""
-        return next((session for session in self.chain() if session.owner is not None), None)
+        """Return the innermost session that owns intents, or will."""
+        return next((one for one in self.chain() if one.owner is not None or one.kind is SessionKind.TRANSACTION), None)
 
     def in_transaction(self) -> bool:
         """Say whether the caller's datastore transaction is known to be open (P13)."""
-        return any(session.kind is SessionKind.WRITING for session in self.chain())
+        return any(one.kind in _TRANSACTIONS and not one.apart for one in self.chain())
 
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None]:
@@ -212,6 +249,8 @@ class Session:
             planted=tuple(self.planted),
         )
 
+
+_TRANSACTIONS: Final = frozenset({SessionKind.WRITING, SessionKind.TRANSACTION})
 
 _changing = Lock()
 """Held while something is added to a session, and while one is closed: it is told with the end, or refused."""

@@ -125,7 +125,9 @@ class Voiding:
 
     async def _plant_at(self, index: int, keys: Sequence[str], scope: Session) -> None:
         follower = self._followers[index]
-        assert scope.owner is not None
+        if scope.owner is None:  # a transaction plants all of them together, before its commit
+            self._drop(keys)
+            return
         sent = self._instant()
         planted = await self._partitions[index].plant(scope.instance, scope.owner, keys, follower.applied)
         self._heard(follower, planted.news, sent)

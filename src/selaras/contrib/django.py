@@ -1,0 +1,333 @@
+"""Transactions of Django as scopes: `bind(app, {Product: product})` in an `AppConfig.ready`.
+
+Every transaction of a connection is one, whoever opens it: `transaction.atomic`, `ATOMIC_REQUESTS`, the admin, or
+`set_autocommit(False)`. Django tells nobody before a commit nor after a rollback, so the connection's own `commit`,
+`rollback` and `set_autocommit` are wrapped as it connects.
+
+    a transaction begins      reads and enqueues of the code around it are within it
+    a row is saved, deleted   its keys, as it was and as it is, belong to the transaction
+    commit                    intents are planted; if that fails it is rolled back. Then COMMIT, then they are resolved,
+                              jobs are released, and `on_commit` hooks run
+    rollback                  jobs are dropped; the store was never asked
+    a row is saved outside    its statement is the transaction: planted before it, resolved after it
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from django.db.models import Model, signals
+from django.db.utils import DEFAULT_DB_ALIAS
+
+from selaras._app.portal import wait_for
+from selaras._app.program import Program
+from selaras._app.transacting import (
+    AnyApp,
+    AnyKey,
+    Keys,
+    KeysOf,
+    Places,
+    Savepoint,
+    Transaction,
+    program_of,
+    slots_of,
+)
+from selaras._core.errors import ConfigurationError
+from selaras.contrib._refusals import is_refusal
+
+__all__ = ["bind", "writes"]
+
+_log = logging.getLogger("selaras")
+
+
+def bind(app: AnyApp, keys: Mapping[type[Model], KeysOf], *, apart: bool = False) -> None:
+    """Let transactions be scopes of `app`. In `AppConfig.ready`; each Django app may bind its own models.
+
+    Args:
+        keys: which cached values hang on a row of each model, and of models derived from it: a family, whose argument is
+            the primary key, or a function that returns a key or several. It is asked for the row as it was, which
+            costs a query before each save, and as it is.
+        apart: True says that no loader reads through the connection of its caller. That is so where loaders are plain
+            functions: they run in threads of their own, and so with connections of their own. Then what is loaded while a
+            transaction is open is kept like any other.
+
+    Raises:
+        ConfigurationError: what does not fit; a model is bound already.
+    """
+    program = program_of(app)
+    hooks = _HOOKS.get(program)
+    if hooks is None:
+        hooks = _HOOKS[program] = _Hooks(program, apart=apart)
+        connection_created.connect(hooks.connected, weak=False)
+        for connection in connections.all(initialized_only=True):
+            if connection.connection is not None:
+                hooks.connected(None, connection)
+    elif hooks.apart is not apart:
+        raise ConfigurationError(f"bind(..., apart={apart}): this app was bound with apart={hooks.apart} before")
+    for model, how in keys.items():
+        hooks.bind(model, Keys(program, model, how))
+
+
+def writes(*keys: AnyKey, using: str = DEFAULT_DB_ALIAS) -> None:
+    """Say what the current transaction writes, where no row says it: `update()`, `bulk_create()`, SQL, relations.
+
+    Raises:
+        ConfigurationError: no transaction is open, no app is bound, or this is no key of the app.
+    """
+    connection = connections[using]
+    if not _HOOKS:
+        raise ConfigurationError("writes(...): no app is bound to Django: bind(app, {...}) in AppConfig.ready")
+    if connection.get_autocommit():
+        raise ConfigurationError(
+            "writes(...): no transaction is open, so nothing tells when these are written: "
+            "wrap both in transaction.atomic(), or the statement in key.writing()"
+        )
+    for program, hooks in _HOOKS.items():
+        mine = [key for key in keys if _is_of(program, key)]
+        hooks.here(connection).add(slots_of(program, keys if len(_HOOKS) == 1 else mine))
+
+
+def _is_of(program: Program, key: AnyKey) -> bool:
+    try:
+        return bool(slots_of(program, [key]))
+    except ConfigurationError:
+        return False
+
+
+class _Hooks:
+    """One app's."""
+
+    def __init__(self, program: Program, *, apart: bool) -> None:
+        self.program = program
+        self.apart = apart
+        self._models: dict[type[Model], Keys] = {}
+        self._connections: WeakKeyDictionary[BaseDatabaseWrapper, _Connection] = WeakKeyDictionary()
+
+    def bind(self, model: type[Model], keys: Keys) -> None:
+        if model in self._models:
+            raise ConfigurationError(f"bind: {model.__name__} is bound already")
+        self._models[model] = keys
+        for one in _with_derived(model):
+            signals.pre_save.connect(self._before_save, sender=one)
+            signals.post_save.connect(self._after_save, sender=one)
+            signals.pre_delete.connect(self._before_delete, sender=one)
+
+    def connected(self, sender: object, connection: BaseDatabaseWrapper, **_: object) -> None:
+        del sender
+        self.here(connection)
+
+    def here(self, connection: BaseDatabaseWrapper) -> _Connection:
+        found = self._connections.get(connection)
+        if found is None:
+            found = self._connections[connection] = _Connection(self.program, connection, apart=self.apart)
+        return found
+
+    # -- rows
+
+    def _before_save(self, sender: type[Model], instance: Model, using: str, **_: object) -> None:
+        slots: list[Any] = []
+        if instance.pk is not None:
+            for keys in self._keys(sender):
+                if keys.by_identity:
+                    slots += keys.of_identity([instance.pk])
+                    continue
+                is_new = instance._state.adding  # noqa: SLF001 - a documented name, as `_base_manager` is
+                was = None if is_new else _stored(sender, instance, using)
+                slots += [*keys.of(instance), *([] if was is None else keys.of(was))]
+        self.here(connections[using]).writes(instance, slots)
+
+    def _after_save(self, sender: type[Model], instance: Model, using: str, **_: object) -> None:
+        slots = [slot for keys in self._keys(sender) for slot in _of(keys, instance)]
+        self.here(connections[using]).wrote(instance, slots)
+
+    def _before_delete(self, sender: type[Model], instance: Model, using: str, **_: object) -> None:
+        slots: list[Any] = []
+        for keys in self._keys(sender):
+            slots += _of(keys, instance)
+            if not keys.by_identity and (was := _stored(sender, instance, using)) is not None:
+                slots += keys.of(was)
+        self.here(connections[using]).writes(instance, slots)
+
+    def _keys(self, sender: type[Model]) -> Iterator[Keys]:
+        return (keys for model, keys in self._models.items() if issubclass(sender, model))
+
+
+_HOOKS: Final[dict[Program, _Hooks]] = {}
+
+
+def _with_derived(model: type[Model]) -> Iterator[type[Model]]:
+    yield model
+    for derived in model.__subclasses__():
+        yield from _with_derived(derived)
+
+
+def _of(keys: Keys, row: Model) -> Places:
+    return keys.of_identity([row.pk]) if keys.by_identity else keys.of(row)
+
+
+def _stored(model: type[Model], row: Model, using: str) -> Model | None:
+    """Return the row as the database has it."""
+    return model._base_manager.using(using).filter(pk=row.pk).first()  # noqa: SLF001
+
+
+class _Connection:
+    """One thread's connection to one database, and what is under way on it."""
+
+    def __init__(self, program: Program, connection: BaseDatabaseWrapper, *, apart: bool) -> None:
+        self._program = program
+        self._apart = apart
+        self._connection = connection
+        self._open: Transaction | None = None
+        self._savepoints: dict[str, Savepoint] = {}
+        self._alone: dict[int, tuple[Model, Places]] = {}  # rows that are being saved outside of a transaction
+        self._inner: dict[str, Callable[..., Any]] = {}
+        for name in ("set_autocommit", "commit", "rollback", "close", "savepoint", "savepoint_rollback"):
+            self._inner[name] = getattr(connection, name)
+            setattr(connection, name, getattr(self, name))
+        connection.execute_wrappers.insert(0, self._execute)
+        if not connection.autocommit:
+            self._begin()
+
+    # -- what is written
+
+    def add(self, slots: Places) -> None:
+        if self._open is not None:
+            self._open.add(slots)
+
+    def writes(self, row: Model, slots: Places) -> None:
+        """A row is about to be written."""
+        if self._open is not None:
+            self._open.add(slots)
+        elif slots:
+            self._alone[id(row)] = row, slots
+
+    def wrote(self, row: Model, slots: Places) -> None:
+        """It was, and now it has all its fields: a new one, its key."""
+        if self._open is not None:
+            self._open.add(slots)
+            return
+        known = {slot.key for slot in self._alone.pop(id(row), (row, ()))[1]}
+        late = [slot for slot in slots if slot.key not in known]
+        if late:
+            one = self._transaction(late)
+            wait_for(one.plant)
+            self._settle(one, committed=True)
+
+    def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if self._open is not None or not self._alone or sql.lstrip()[:6].upper() == "SELECT":
+            return execute(sql, params, many, context)
+        one = self._transaction([slot for _, slots in self._alone.values() for slot in slots])
+        wait_for(one.plant)
+        try:
+            done = execute(sql, params, many, context)
+        except BaseException as error:
+            self._alone.clear()
+            self._settle(one, committed=False if is_refusal(error) else None)
+            raise
+        self._settle(one, committed=True)
+        return done
+
+    # -- the connection's own methods
+
+    def set_autocommit(self, autocommit: bool, *args: Any, **kwargs: Any) -> None:
+        """As the connection's: off begins a transaction, on ends it."""
+        if not autocommit:
+            self._inner["set_autocommit"](autocommit, *args, **kwargs)
+            if self._open is None:
+                self._begin()
+            return
+        # Databases differ in whether it commits what is open; here it counts as a commit.
+        self._connection.validate_no_atomic_block()
+        self._committing(lambda: self._inner["set_autocommit"](autocommit, *args, **kwargs), goes_on=False)
+
+    def commit(self) -> None:
+        """As the connection's."""
+        self._connection.validate_no_atomic_block()
+        self._committing(self._inner["commit"], goes_on=True)
+
+    def rollback(self) -> None:
+        """As the connection's."""
+        self._connection.validate_no_atomic_block()
+        try:
+            self._inner["rollback"]()
+        finally:
+            self._end(committed=False, goes_on=True)
+
+    def close(self) -> None:
+        """As the connection's: what is open is rolled back by the database."""
+        try:
+            self._inner["close"]()
+        finally:
+            self._end(committed=False, goes_on=False)
+
+    def savepoint(self) -> Any:
+        """As the connection's."""
+        sid = self._inner["savepoint"]()
+        if sid and self._open is not None:
+            self._savepoints[sid] = self._open.mark()
+        return sid
+
+    def savepoint_rollback(self, sid: str) -> None:
+        """As the connection's: jobs enqueued since are dropped."""
+        self._inner["savepoint_rollback"](sid)
+        mark = self._savepoints.pop(sid, None)
+        if mark is not None and self._open is not None:
+            self._open.back_to(mark)
+
+    # -- transactions
+
+    def _transaction(self, slots: Places) -> Transaction:
+        one = Transaction(self._program, apart=self._apart)
+        one.add(slots)
+        return one
+
+    def _begin(self) -> None:
+        self._open = Transaction(self._program, apart=self._apart)
+        self._open.enter()
+
+    def _committing(self, commit: Callable[[], None], *, goes_on: bool) -> None:
+        if self._open is not None:
+            try:
+                wait_for(self._open.plant)
+            except BaseException:
+                # Nobody above rolls back for an error that is not the database's, and then autocommit would commit.
+                self.rollback()
+                raise
+        one, self._open = self._open, None  # hooks that run in `commit` are outside
+        if one is None:
+            commit()
+            return
+        one.leave()
+        try:
+            commit()
+        except BaseException as error:
+            self._over(one, committed=False if is_refusal(error) else None, goes_on=goes_on)
+            raise
+        self._over(one, committed=True, goes_on=goes_on)
+
+    def _end(self, *, committed: bool | None, goes_on: bool) -> None:
+        one, self._open = self._open, None
+        if one is not None:
+            self._over(one, committed=committed, goes_on=goes_on)
+
+    def _over(self, one: Transaction, *, committed: bool | None, goes_on: bool) -> None:
+        self._savepoints.clear()
+        self._settle(one, committed=committed)
+        if goes_on:
+            self._begin()
+
+    def _settle(self, one: Transaction, *, committed: bool | None) -> None:
+        try:
+            if one.planted:
+                wait_for(lambda: one.settle(committed))
+        except Exception:  # noqa: BLE001 - see below
+            # It is over in the database, and whoever commits must not be told otherwise; its lease ends what is left.
+            _log.exception("the end of a transaction could not be told to the store")
+        finally:
+            one.leave()

@@ -1,0 +1,478 @@
+"""Sessions of SQLAlchemy as scopes, on real SQLite files."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from tests.contrib.alchemy import Product, Shop
+from tests.contrib.conftest import Victim, until
+
+from selaras import ConfigurationError, StoreUnavailable
+from selaras.contrib.sqlalchemy import bind, writes
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path)
+    shop.fill()
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path, apart=True)
+    shop.fill()
+    yield shop
+    shop.close()
+
+
+def stands(shop: Shop, id: int) -> bool:
+    return "intent" in shop.price.key(id).explain()
+
+
+def test_a_commit_voids_what_its_rows_were_and_are(shop: Shop) -> None:
+    assert (shop.price(1), shop.listed(7), shop.listed(8)) == (10, [1, 2], [])
+
+    with shop.session.begin() as session:
+        row = session.get_one(Product, 1)
+        row.price, row.category = 11, 8
+
+    assert (shop.price(1), shop.listed(7), shop.listed(8)) == (11, [2], [1])
+    assert not stands(shop, 1)
+
+
+def test_the_row_as_it_was_is_known_though_it_was_not_loaded(shop: Shop) -> None:
+    assert (shop.listed(7), shop.listed(8)) == ([1, 2], [])
+
+    with shop.session() as session:
+        row = session.get_one(Product, 1)
+        session.commit()  # which expires it
+        row.category = 8
+        session.commit()
+
+    assert (shop.listed(7), shop.listed(8)) == ([2], [1])
+
+
+def test_new_and_deleted_rows(shop: Shop) -> None:
+    assert (shop.price(3), shop.price(2), shop.listed(7)) == (None, 20, [1, 2])
+
+    with shop.session.begin() as session:
+        session.add(Product(id=3, price=30, category=7))
+        session.delete(session.get_one(Product, 2))
+
+    assert (shop.price(3), shop.price(2), shop.listed(7)) == (30, None, [1, 3])
+
+
+def test_intents_stand_from_before_the_commit_until_after_it(shop: Shop) -> None:
+    seen: list[bool] = []
+
+    @event.listens_for(shop.engine, "commit")
+    def _(_: object) -> None:
+        seen.append(stands(shop, 1))
+
+    with shop.session() as session:
+        session.get_one(Product, 1).price = 11
+        session.flush()
+        assert not stands(shop, 1)
+        session.commit()
+
+    assert seen == [True]
+    assert not stands(shop, 1)
+
+
+def test_rows_that_other_hooks_add_as_the_commit_begins_are_planted_too(shop: Shop) -> None:
+    assert shop.price(2) == 20
+
+    def also(session: Session) -> None:
+        session.get_one(Product, 2).price = 21
+
+    event.listen(shop.session.class_, "before_commit", also)
+    with shop.session.begin() as session:
+        session.get_one(Product, 1).price = 11
+
+    assert shop.price(2) == 21
+
+
+def test_a_rollback_stores_nothing_and_releases(shop: Shop) -> None:
+    assert shop.price(1) == 10
+    position = shop.app.process().since(0).position
+
+    with shop.session() as session:
+        session.get_one(Product, 1).price = 11
+        session.flush()
+        shop.mail.enqueue("dropped")
+        session.rollback()
+
+    assert shop.price.key(1).get("strict") == 10
+    assert shop.app.process().since(0).position == position  # the store was never asked
+    assert shop.work() == []
+
+
+def test_jobs_are_released_by_the_commit(shop: Shop) -> None:
+    with shop.session() as session:
+        session.get_one(Product, 1).price = 11
+        job = shop.mail.enqueue("repriced")
+        assert shop.work() == []
+        session.commit()
+
+    assert shop.work() == ["repriced"]
+    assert job.info().state == "succeeded"
+
+
+def test_a_session_that_only_read_keeps_no_job(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    with shop.session() as session:
+        session.get_one(Product, 1)
+        session.execute(text("select 1"))
+        shop.mail.enqueue("read")
+    assert shop.work() == ["read"]
+
+    with shop.session() as session:
+        session.get_one(Product, 1).price = 11
+        session.flush()
+        shop.mail.enqueue("never committed")
+    assert shop.work() == ["read"]
+    assert "1 jobs enqueued in it are dropped" in caplog.text
+
+
+def test_within_it_one_reads_what_it_wrote_and_nobody_else_does(shop: Shop) -> None:
+    assert shop.price(1) == 10
+    with shop.session() as session:
+        shop.loads.clear()
+        assert shop.price(1) == 10
+        assert shop.loads == []
+        session.get_one(Product, 1).price = 11
+        session.flush()
+        assert shop.price(1) == 10  # the loader's own session sees what is committed; it is asked all the same
+        assert shop.loads == [1]
+        assert shop.price(2) == 20
+        assert shop.price(2) == 20
+        assert shop.loads == [1, 2, 2]  # nothing that is loaded within is kept
+        session.commit()
+    assert shop.price(1) == 11
+
+
+def test_loaders_that_are_apart_fill_as_ever(apart: Shop) -> None:
+    with apart.session() as session:
+        session.get_one(Product, 1).price = 11
+        session.flush()
+        assert (apart.price(2), apart.price(2)) == (20, 20)
+        assert (apart.price(1), apart.price(1)) == (10, 10)
+        assert apart.loads == [2, 1, 1]
+        session.commit()
+    assert apart.price(1) == 11
+
+
+def test_a_put_within_is_stored_by_the_commit_alone(shop: Shop) -> None:
+    shop.price(1)
+    with shop.session.begin() as session:
+        session.get_one(Product, 1).price = 11
+        session.flush()
+        shop.price.key(1).put(11)
+    shop.loads.clear()
+    assert shop.price(1) == 11
+    assert shop.loads == []
+
+    with shop.session() as session:
+        session.get_one(Product, 1).price = 12
+        session.flush()
+        shop.price.key(1).put(12)
+        session.rollback()
+    assert shop.price.key(1).get("strict") == 11
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_jobs_and_puts_along(shop: Shop) -> None:
+    shop.price(1)
+    with shop.session.begin() as session:
+        shop.mail.enqueue("outer")
+        with pytest.raises(ValueError, match="inner"), session.begin_nested():
+            session.get_one(Product, 1).price = 11
+            session.flush()
+            shop.price.key(1).put(11)
+            shop.mail.enqueue("inner")
+            raise ValueError("inner")
+        with session.begin_nested():
+            session.get_one(Product, 2).price = 21
+            shop.mail.enqueue("second")
+
+    assert (shop.price(1), shop.price(2)) == (10, 21)
+    assert not stands(shop, 1)
+    assert sorted(shop.work()) == ["outer", "second"]
+
+
+def test_several_sessions_end_in_any_order(shop: Shop) -> None:
+    assert (shop.price(1), shop.price(2)) == (10, 20)
+    first, second = shop.session(), shop.session()
+    first.get_one(Product, 1)
+    shop.mail.enqueue("of the first")
+    second.get_one(Product, 2).price = 21
+    shop.mail.enqueue("of the second")
+    second.flush()
+    first.rollback()
+    assert shop.work() == []
+    second.commit()
+    first.close()
+    second.close()
+
+    assert (shop.price(1), shop.price(2)) == (10, 21)
+    shop.mail.enqueue("of none")
+    assert sorted(shop.work()) == ["of none", "of the second"]
+
+
+def test_bulk_updates_say_their_keys(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    assert (shop.price(1), shop.price(2)) == (10, 20)
+    with shop.session() as session:
+        writes(session, shop.price.key(1))  # before anything has begun
+        session.execute(update(Product).values(price=5))
+        writes(session, shop.price.key(2))
+        session.commit()
+    assert (shop.price(1), shop.price(2)) == (5, 5)
+    assert caplog.text == ""
+
+    with shop.session.begin() as session:
+        session.execute(update(Product).values(price=6))
+    assert "update(Product) names no rows" in caplog.text
+
+
+def test_in_autocommit_intents_stand_before_each_statement(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, autocommit=True)
+    shop.fill()
+    assert (shop.price(1), shop.price(2)) == (10, 20)
+    seen: list[tuple[bool, bool]] = []
+
+    @event.listens_for(shop.engine, "before_cursor_execute")
+    def _(conn: object, cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE"):
+            seen.append((stands(shop, 1), stands(shop, 2)))
+
+    with shop.session() as session:
+        session.get_one(Product, 1).price = 11
+        session.flush()
+        writes(session, shop.price.key(2))
+        session.execute(update(Product).where(Product.id == 2).values(price=22))
+        session.rollback()  # which undoes nothing here
+
+    assert seen == [(True, False), (True, True)]
+    assert (shop.price.key(1).get("strict"), shop.price.key(2).get("strict")) == (11, 22)
+    shop.close()
+
+
+def test_without_a_store_nothing_is_committed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shop.price(1) == 10
+
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("the store is away")
+
+    monkeypatch.setattr(shop.app.process().store.partitions[0], "open_scope", away)
+    with shop.session() as session:
+        session.get_one(Product, 1).price = 11
+        with pytest.raises(StoreUnavailable, match="away"):
+            session.commit()
+        session.rollback()
+        assert session.get_one(Product, 1).price == 10
+        monkeypatch.undo()
+        session.get_one(Product, 1).price = 12
+        session.commit()
+    assert shop.price(1) == 12
+
+
+def test_a_store_that_goes_away_after_the_commit_leaves_the_intents(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert shop.price(1) == 10
+
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("the store is away")
+
+    monkeypatch.setattr(shop.app.process().store.partitions[0], "settle", away)
+    with shop.session.begin() as session:
+        session.get_one(Product, 1).price = 11
+
+    assert "its lease will end it" in caplog.text
+    assert stands(shop, 1)
+    assert shop.price(1) == 11
+
+
+def test_a_commit_that_the_database_refused_is_a_rollback(shop: Shop) -> None:
+    assert shop.price(1) == 10
+    with pytest.raises(IntegrityError), shop.session.begin() as session:
+        session.get_one(Product, 1).category = 99  # looked at by COMMIT
+        shop.mail.enqueue("refused")
+
+    assert not stands(shop, 1)
+    assert shop.work() == []
+
+
+def test_a_commit_with_an_unknown_outcome_leaves_the_intents_and_releases_the_jobs(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert shop.price(1) == 10
+    commit = shop.engine.dialect.do_commit
+
+    def cut_off(connection: Any) -> None:
+        commit(connection)
+        raise ConnectionError("the answer was lost")
+
+    with shop.session() as session:
+        session.get_one(Product, 1).price = 11
+        shop.mail.enqueue("perhaps")
+        session.flush()
+        monkeypatch.setattr(shop.engine.dialect, "do_commit", cut_off)
+        with pytest.raises(ConnectionError):
+            session.commit()
+        monkeypatch.undo()
+
+    assert "nobody knows" in caplog.text
+    assert stands(shop, 1)
+    assert shop.price(1) == 11
+    until(lambda: shop.work() == ["perhaps"])
+
+
+def test_within_a_job_its_own_keys_stay_the_jobs(shop: Shop) -> None:
+    seen: list[int] = []
+
+    @event.listens_for(shop.engine, "commit")
+    def _(_: object) -> None:
+        seen.append(shop.price.key(1).explain().count("intent"))
+
+    @shop.app.task(writes=shop.price)
+    def reprice(id: int, price: int) -> None:
+        with shop.session.begin() as session:
+            session.get_one(Product, id).price = price
+            session.get_one(Product, 2).price = price
+        shop.price.key(id).put(price)
+
+    assert (shop.price(1), shop.price(2)) == (10, 20)
+    reprice.enqueue(1, 15)
+    shop.app.worker(burst=True).run()
+    shop.loads.clear()
+
+    assert (shop.price(1), shop.price(2)) == (15, 15)
+    assert shop.loads == [2]  # the job's put was stored: no other intent stood beside its own
+    assert seen[0] == 1
+
+
+def test_a_session_that_joined_a_transaction_does_not_know_its_end(shop: Shop) -> None:
+    assert shop.price(1) == 10
+    with shop.engine.begin() as connection:
+        with shop.session(bind=connection) as session:
+            session.get_one(Product, 1).price = 11
+            session.commit()
+        assert stands(shop, 1)  # until the outer commit must have come
+        assert shop.price(1) == 10
+    assert shop.price(1) == 11
+
+
+def test_a_session_that_is_lost_does_not_keep_its_thread_inside(shop: Shop) -> None:
+    session = shop.session()
+    session.get_one(Product, 1)
+    del session
+    gc.collect()
+
+    shop.mail.enqueue("outside")
+    assert shop.work() == ["outside"]
+
+
+def test_scoped_and_single_sessions_can_be_bound(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.fill()
+    own = scoped_session(sessionmaker(shop.engine))
+    bind(shop.app, own, {Product: shop.price})
+    assert shop.price(1) == 10
+
+    own.get_one(Product, 1).price = 11
+    own.commit()
+    own.remove()
+    assert shop.price(1) == 11
+
+    with shop.plain() as single:
+        bind(shop.app, single, {Product: shop.price})
+        single.get_one(Product, 1).price = 12
+        single.commit()
+    assert shop.price(1) == 12
+    shop.close()
+
+
+def test_mistakes_are_told(shop: Shop) -> None:
+    with pytest.raises(ConfigurationError, match="bound already"):
+        bind(shop.app, shop.session, {Product: shop.price})
+    with pytest.raises(ConfigurationError, match="not bound"):
+        writes(shop.plain(), shop.price.key(1))
+    with pytest.raises(ConfigurationError, match="no key"):
+        writes(shop.session(), 42)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="neither a cached family"):
+        bind(shop.app, shop.plain, {Product: 42})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("when", ["flushed", "committed"])
+def test_killed_between_commit_and_resolve_nothing_stale_is_ever_served(
+    tmp_path: Path, victim: Callable[..., Victim], when: str
+) -> None:
+    shop = Shop(tmp_path, lease=1.0)
+    shop.fill()
+    assert shop.price(1) == 10
+    killed = victim("tests.contrib.alchemy", tmp_path, when)
+    assert killed.hear() == "here"
+    committed = when == "committed"
+    assert stands(shop, 1) is committed
+    assert shop.price.key(1).get("strict") == (11 if committed else 10)
+    killed.kill()
+
+    assert shop.price.key(1).get("strict") == (11 if committed else 10)
+    if committed:
+        until(lambda: shop.work() == ["repriced"])  # its commit may have happened, so its jobs are released
+        assert shop.price.key(1).get("strict") == 11
+    else:
+        assert shop.work() == []
+    shop.close()
+
+
+def test_strict_readers_never_see_less_than_was_committed(apart: Shop) -> None:
+    shop, stop = apart, threading.Event()
+    committed = [10]
+    stale: list[tuple[int, int | None]] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            least = committed[0]
+            got = shop.price.key(1).get("strict")
+            if got is None or got < least:
+                stale.append((least, got))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for price in range(11, 61):
+            with shop.session() as session:
+                session.get_one(Product, 1).price = price
+                session.flush()
+                if price % 5:
+                    session.commit()
+                    committed[0] = price
+                else:
+                    session.rollback()
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+
+    assert stale == []
+    assert shop.price.key(1).get("strict") == 59
+
+
+def test_the_bound_is_quiet(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    for price in (11, 12):
+        with shop.session.begin() as session:
+            session.get_one(Product, 1).price = price
+    assert caplog.text == ""
