@@ -125,3 +125,20 @@ async def test_a_store_that_is_there_says_itself_how_many_partitions_it_has(tmp_
 
     async with Selaras(url) as app:
         assert app.process().partitions == 4
+
+
+async def test_an_app_that_was_closed_opens_again_at_the_next_need(tmp_path: Path) -> None:
+    app = Selaras(f"sqlite:///{tmp_path}/jobs.db")
+    rows = {1: "kettle"}
+
+    @app.cached
+    async def name(id: int) -> str:
+        return rows[id]
+
+    async with app:
+        assert await name(1) == "kettle"
+    rows[1] = "teapot"
+    async with name.key(1).writing():
+        pass
+    assert await name(1) == "teapot"
+    await app.close()

@@ -39,7 +39,8 @@ class Shop:
         event.listen(self.engine, "connect", _set_up)
         self.plain = sessionmaker(self.engine)
         self.session: sessionmaker[Session] = sessionmaker(self.engine)
-        self.app = app = Selaras(f"sqlite:///{folder / 'store.db'}", lease=lease)
+        self.app = app = Selaras(f"sqlite:///{folder / 'store.db'}", lease=lease, heartbeat=lease / 3)
+        app.__enter__()
         self.loads: list[int] = []
         self.mailed: list[str] = []
 
@@ -77,7 +78,7 @@ class Shop:
         return self.mailed
 
     def close(self) -> None:
-        self.app.close()
+        self.app.__exit__(None, None, None)
         self.engine.dispose()
 
 

@@ -34,7 +34,7 @@ class Victim:
     def kill(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
-        self._process.communicate()
+            self._process.communicate()
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_rows_that_other_hooks_add_as_the_commit_begins_are_planted_too(shop: Sh
 
 def test_a_rollback_stores_nothing_and_releases(shop: Shop) -> None:
     assert shop.price(1) == 10
-    position = shop.app.process().since(0).position
+    position = shop.app.aio.process().since(0).position
 
     with shop.session() as session:
         session.get_one(Product, 1).price = 11
@@ -114,7 +114,7 @@ def test_a_rollback_stores_nothing_and_releases(shop: Shop) -> None:
         session.rollback()
 
     assert shop.price.key(1).get("strict") == 10
-    assert shop.app.process().since(0).position == position  # the store was never asked
+    assert shop.app.aio.process().since(0).position == position  # the store was never asked
     assert shop.work() == []
 
 
@@ -194,12 +194,8 @@ def test_a_savepoint_that_is_rolled_back_takes_its_jobs_and_puts_along(shop: Sho
     shop.price(1)
     with shop.session.begin() as session:
         shop.mail.enqueue("outer")
-        with pytest.raises(ValueError, match="inner"), session.begin_nested():
-            session.get_one(Product, 1).price = 11
-            session.flush()
-            shop.price.key(1).put(11)
-            shop.mail.enqueue("inner")
-            raise ValueError("inner")
+        with pytest.raises(ValueError, match="inner"):
+            _fail_within(shop, session)
         with session.begin_nested():
             session.get_one(Product, 2).price = 21
             shop.mail.enqueue("second")
@@ -207,6 +203,15 @@ def test_a_savepoint_that_is_rolled_back_takes_its_jobs_and_puts_along(shop: Sho
     assert (shop.price(1), shop.price(2)) == (10, 21)
     assert not stands(shop, 1)
     assert sorted(shop.work()) == ["outer", "second"]
+
+
+def _fail_within(shop: Shop, session: Session) -> None:
+    with session.begin_nested():
+        session.get_one(Product, 1).price = 11
+        session.flush()
+        shop.price.key(1).put(11)
+        shop.mail.enqueue("inner")
+        raise ValueError("inner")
 
 
 def test_several_sessions_end_in_any_order(shop: Shop) -> None:
@@ -272,7 +277,7 @@ def test_without_a_store_nothing_is_committed(shop: Shop, monkeypatch: pytest.Mo
     async def away(*_: object) -> None:
         raise StoreUnavailable("the store is away")
 
-    monkeypatch.setattr(shop.app.process().store.partitions[0], "open_scope", away)
+    monkeypatch.setattr(shop.app.aio.process().store.partitions[0], "open_scope", away)
     with shop.session() as session:
         session.get_one(Product, 1).price = 11
         with pytest.raises(StoreUnavailable, match="away"):
@@ -293,7 +298,7 @@ def test_a_store_that_goes_away_after_the_commit_leaves_the_intents(
     async def away(*_: object) -> None:
         raise StoreUnavailable("the store is away")
 
-    monkeypatch.setattr(shop.app.process().store.partitions[0], "settle", away)
+    monkeypatch.setattr(shop.app.aio.process().store.partitions[0], "settle", away)
     with shop.session.begin() as session:
         session.get_one(Product, 1).price = 11
 
@@ -304,9 +309,11 @@ def test_a_store_that_goes_away_after_the_commit_leaves_the_intents(
 
 def test_a_commit_that_the_database_refused_is_a_rollback(shop: Shop) -> None:
     assert shop.price(1) == 10
-    with pytest.raises(IntegrityError), shop.session.begin() as session:
+    with shop.session() as session:
         session.get_one(Product, 1).category = 99  # looked at by COMMIT
         shop.mail.enqueue("refused")
+        with pytest.raises(IntegrityError):
+            session.commit()
 
     assert not stands(shop, 1)
     assert shop.work() == []

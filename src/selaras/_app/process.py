@@ -136,6 +136,7 @@ class Process:
 
     async def _open(self) -> None:
         await self.store.open()
+        self.cache.open()
         self.opened = True
 
     async def close(self) -> None:

@@ -762,6 +762,10 @@ class Cache:
             },
         }
 
+    def open(self) -> None:
+        """Read on after `close`."""
+        self._loops = {}
+
     async def close(self) -> None:
         """End what is under way. Readers that wait get StoreUnavailable."""
         here = asyncio.get_running_loop()
