@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import django
 from django.conf import settings
@@ -29,22 +30,22 @@ if not settings.configured:
 
 
 class Product(models.Model):
-    price = models.IntegerField()
-    category = models.IntegerField()
+    price: models.IntegerField[int, int] = models.IntegerField()
+    category: models.IntegerField[int, int] = models.IntegerField()
 
     class Meta:
         app_label = "shop"
 
 
 class Special(Product):
-    discount = models.IntegerField(default=0)
+    discount: models.IntegerField[int, int] = models.IntegerField(default=0)
 
     class Meta:
         app_label = "shop"
 
 
 class Marked(models.Model):
-    name = models.CharField(max_length=9, primary_key=True)
+    name: models.CharField[str, str] = models.CharField(max_length=9, primary_key=True)
 
     class Meta:
         app_label = "shop"
@@ -115,7 +116,7 @@ if __name__ == "__main__":
 
     shop = Shop(sys.argv[3], lease=1.0)
     shop.use(folder)
-    connection = connections["default"]
+    connection: Any = connections["default"]
 
     def pause() -> None:
         print("here", flush=True)
@@ -128,7 +129,7 @@ if __name__ == "__main__":
             commit()
             pause()
 
-        connection._commit = commit_and_pause  # type: ignore[method-assign]
+        connection._commit = commit_and_pause
     with transaction.atomic():
         row = Product.objects.get(pk=1)
         row.price = 11

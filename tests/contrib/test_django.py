@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import DatabaseError, connections, transaction
@@ -43,6 +44,12 @@ def _fail(shop: Shop, word: str) -> None:
     reprice(1, 11)
     shop.mail.enqueue(word)
     raise ValueError(word)
+
+
+@transaction.atomic
+def _perhaps(shop: Shop) -> None:
+    reprice(2, 21)
+    shop.mail.enqueue("perhaps")
 
 
 def test_a_commit_voids_what_its_rows_were_and_are(shop: Shop) -> None:
@@ -195,7 +202,7 @@ def test_a_commit_with_an_unknown_outcome_leaves_the_intents_and_releases_the_jo
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert shop.price(2) == 20
-    connection = connections["default"]
+    connection: Any = connections["default"]
     commit = connection._commit
 
     def cut_off() -> None:
@@ -203,9 +210,8 @@ def test_a_commit_with_an_unknown_outcome_leaves_the_intents_and_releases_the_jo
         raise DatabaseError("the answer was lost")
 
     monkeypatch.setattr(connection, "_commit", cut_off)
-    perhaps = transaction.atomic(lambda: (reprice(2, 21), shop.mail.enqueue("perhaps")))
     with pytest.raises(DatabaseError):
-        perhaps()
+        _perhaps(shop)
     monkeypatch.undo()
 
     assert "nobody knows" in caplog.text

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, event, select, update
+from sqlalchemy import create_engine, event, insert, select, update
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from tests.contrib.alchemy import Base, Category, Product
 
@@ -22,8 +22,8 @@ class Shop:
         Base.metadata.create_all(engine)
         with engine.begin() as connection:
             connection.exec_driver_sql("pragma journal_mode=wal")
-            connection.execute(Category.__table__.insert(), {"id": 7})
-            connection.execute(Product.__table__.insert(), [{"id": n, "price": 10 * n, "category": 7} for n in (1, 2)])
+            connection.execute(insert(Category), {"id": 7})
+            connection.execute(insert(Product), [{"id": n, "price": 10 * n, "category": 7} for n in (1, 2)])
         engine.dispose()
         self.engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
         self.plain = async_sessionmaker(self.engine)
