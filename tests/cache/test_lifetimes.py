@@ -400,7 +400,7 @@ def test_a_breaker_lets_one_request_go_when_its_time_is_over() -> None:
     assert let_go == [False, False, True, False, False]
     assert not breaker.lets(opens_ns + 2 * opens_ns - 1)  # twice as long
     breaker.answered(1)
-    assert breaker.closed
+    assert not breaker.open_us
 
 
 def test_an_answer_that_comes_too_late_does_not_close_a_breaker() -> None:
@@ -409,9 +409,9 @@ def test_an_answer_that_comes_too_late_does_not_close_a_breaker() -> None:
     breaker.failed(0)
 
     breaker.answered(1_001)
-    assert not breaker.closed
+    assert breaker.open_us
     breaker.answered(1_000)
-    assert breaker.closed
+    assert not breaker.open_us
 
 
 async def test_a_shared_tier_that_does_not_answer_in_time_is_passed(world: World) -> None:

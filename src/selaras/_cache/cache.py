@@ -133,9 +133,9 @@ class Cache:
     def _apply(self, follower: Follower, news: News, sent_ns: int) -> bool:
         if sent_ns > self._last_ns:
             self._last_ns = sent_ns
-        was_closed = follower.breaker.closed
+        was_open = follower.breaker.open_us
         trusted = follower.heard(news, sent_ns)
-        if not was_closed and follower.breaker.closed:
+        if was_open and not follower.breaker.open_us:
             self._tell(SharedTierBack(partition=follower.index))
         self.sweep()
         return trusted
@@ -287,7 +287,10 @@ class Cache:
         entry = self._proven(slot, need)
         if entry is None and slot.key in self._entries and self._look_at_tail(slot.partition):
             entry = self._proven(slot, need)
-        if entry is None or not self._keep_fresh(slot, entry, session):
+        if entry is None:
+            return MISSING
+        # `_last_ns` is no more than a moment ago: enough for what may begin at any time.
+        if entry.early_ns <= self._last_ns and not self._keep_fresh(slot, entry, session):
             return MISSING
         return self._taken(slot, entry)
 

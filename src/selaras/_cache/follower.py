@@ -59,7 +59,7 @@ class Follower:
         with self._local.lock:
             if news.epoch < self.epoch or (sent_ns <= self._distrust_ns and not news.reset):
                 return False  # it speaks of a log that is gone
-            if not self.breaker.closed:
+            if self.breaker.open_us:
                 self.breaker.answered(self._instant() - sent_ns)
             if news.epoch > self.epoch or (news.reset and news.tail != self.applied):
                 self._begin_anew(news)
@@ -75,7 +75,7 @@ class Follower:
         with self._local.lock:
             if tail != self.applied:
                 return False
-            if not self.breaker.closed:
+            if self.breaker.open_us:
                 self.breaker.answered(self._instant() - sent_ns)
             self.confirmed_ns = max(self.confirmed_ns, sent_ns)
             return True
