@@ -98,6 +98,7 @@ _DEFINES: Final = re.compile(
 )
 _WORD: Final = re.compile(r"\w+")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\(", re.MULTILINE)
+_MAKING: Final = "local function make()"
 _MAKE: Final = "setmetatable(F, {__index = function(_, name) setmetatable(F, nil) make() return F[name] end})"
 _END_OF_PART: Final = "PART ENDS"
 _STATE_SETS: Final = {"FINAL": FINAL, "WAITING": WAITING}
@@ -155,7 +156,7 @@ def script(name: str) -> Script:
     lazy = ["rows" in parts and "made" in Head.of(part, source(part)).said for part in parts]
     used = _used("\n".join(_COMMENT.sub("", _bounded(part)) for part in parts))
     body = _slim(_joined(used, lazy))
-    body = _header(name, body, reads_only="no-writes" in flags) + body
+    body = _with_tables(name, body, reads_only="no-writes" in flags)
     keys = tuple(sorted(set(_KEY.findall(body))))
     places = {key: number for number, key in enumerate(keys, 1)}
     body = _KEY.sub(lambda match: f"KEYS[{places[match[1]]}]", body)
@@ -175,24 +176,34 @@ def source(name: str) -> str:
     return (FOLDER / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def _header(name: str, body: str, *, reads_only: bool) -> str:
-    """Make the tables that the text asks for."""
+def _with_tables(name: str, body: str, *, reads_only: bool) -> str:
+    """Put in the tables that the text asks for, among what is made when it is asked for if they can lie there."""
     tables = {word: _set_of(str(STATES[state]) for state in states) for word, states in _STATE_SETS.items()}
     tables |= {word: _set_of(_quoted(event) for event in events) for word, events in _EVENT_SETS.items()}
-    moves = {
-        f"{STATES[state]}{event.value}": _set_of(str(STATES[end]) for end in ends)
-        for (state, event), ends in TRANSITIONS.items()
-    }
+    moves = [
+        f"{STATES[state]}{event.value}{STATES[end]}" for (state, event), ends in TRANSITIONS.items() for end in ends
+    ]
     tables["NAMES_OF_STATES"] = "{" + ", ".join(f"[{STATES[one]}] = '{one}'" for one in JobState) + "}"
-    tables["MOVES"] = "{" + ", ".join(f"['{move}'] = {ends}" for move, ends in sorted(moves.items())) + "}"
-    return "\n".join(
-        (
-            f"local SCRIPT, READS_ONLY = '{name}', {str(reads_only).lower()}",
-            f"local ID_ENTRY = {_quoted(id_entry(''))}",
-            f"local LEDGER, NO_LEDGER = '>{'d' * len(LEDGER)}', string.rep('\\0', {8 * len(LEDGER)})",
-            *(f"local {word} = {table}" for word, table in tables.items() if re.search(rf"\b{word}\b", body)),
-            "",
-        )
+    tables["MOVES"] = _set_of(_quoted(move) for move in moves)
+    before, opening, rest = body.partition(f"{_MAKING}\n")
+    inside, closing, behind = rest.partition(f"{_MAKE}\n")
+
+    def asked_for(word: str, *texts: str) -> bool:
+        return any(re.search(rf"\b{word}\b", text) for text in texts)
+
+    header = [
+        f"local SCRIPT, READS_ONLY = '{name}', {str(reads_only).lower()}",
+        f"local LEDGER, NO_LEDGER = '>{'d' * len(LEDGER)}', string.rep('\\0', {8 * len(LEDGER)})",
+    ]
+    tables["ID_ENTRY"] = _quoted(id_entry(""))
+    later: list[str] = []
+    for word, table in tables.items():
+        if asked_for(word, before, behind):
+            header.append(f"local {word} = {table}")
+        elif asked_for(word, inside):
+            later.append(f"local {word} = {table}")
+    return "".join(
+        (*(f"{line}\n" for line in header), before, opening, *(f"{line}\n" for line in later), inside, closing, behind)
     )
 
 
@@ -258,7 +269,7 @@ def _joined(text: str, lazy: list[bool]) -> str:
     eager = [part for part, is_lazy in zip(rest, lazy[1:], strict=True) if not is_lazy]
     later = [part for part, is_lazy in zip(rest, lazy[1:], strict=True) if is_lazy]
     if later:
-        eager.insert(lazy.index(True) - 1, "\n".join(("local function make()", *later, "end", _MAKE)))
+        eager.insert(lazy.index(True) - 1, "\n".join((_MAKING, *later, "end", _MAKE)))
     return "\n".join(("local F = {}", prelude, *eager))
 
 

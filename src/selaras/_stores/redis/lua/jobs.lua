@@ -191,8 +191,7 @@ end
 
 local function move(row, event, state)
     local was = row[ROW.state]
-    local ends = MOVES[was .. event]
-    if not (ends and ends[state]) then
+    if not MOVES[was .. event .. state] then
         error('no job goes from ' .. was .. ' to ' .. state .. ' by ' .. event)
     end
     touch(row)
