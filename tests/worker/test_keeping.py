@@ -62,7 +62,7 @@ async def test_an_orphaned_intent_stands_as_long_as_its_attempts_fate_demands(
     clock = VirtualClock()
     store = MemoryStore(clock, partitions=2, entropy=Random(1))
     partitions = [Home(store.partitions[0]), There(store.partitions[1])]
-    keeper = Keeper(partitions, PlainHost({}), clock, Random(1), Diary())
+    keeper = Keeper(partitions, PlainHost({}), clock, Random(1), Diary(), lease_us=15 * SECOND)
 
     tending = asyncio.get_running_loop().create_task(keeper.tend(partitions[1]))
     for _ in range(20):
@@ -86,7 +86,7 @@ async def test_an_intent_whose_attempt_runs_is_left_alone_however_long_it_has_st
     await there.plant("i", Owner(0, "lives", granted.fence), [key], START)
     await there.plant("i", Owner(0, "gone", 1), [other], START)
     clock.advance(60 * SECOND)
-    keeper = Keeper(store.partitions, PlainHost({}), clock, Random(1), Diary())
+    keeper = Keeper(store.partitions, PlainHost({}), clock, Random(1), Diary(), lease_us=15 * SECOND)
 
     async def keep_house() -> None:
         tending = asyncio.get_running_loop().create_task(keeper.tend(there))
@@ -323,3 +323,41 @@ async def test_a_beat_names_scopes_only_when_its_owner_says_which() -> None:
     assert [(each.names_scopes, each.scopes) for each in store.beats] == [
         (each is not None, each or ()) for each in said
     ]
+
+
+async def test_a_house_in_which_nothing_happens_is_kept_less_often_and_at_once_again_when_something_does() -> None:
+    class House(Tampered):
+        rounds = 0
+        found = Tended()
+
+        async def tend(self, limit: int) -> Tended:
+            self.rounds += 1
+            return self.found
+
+    clock = VirtualClock()
+    house, busy = House(MemoryStore(clock, entropy=Random(1)).partitions[0]), asyncio.Event()
+    keeper = Keeper([house], PlainHost({}), clock, Random(1), Diary(), lease_us=15 * SECOND)
+    tending = asyncio.get_running_loop().create_task(keeper.tend(house, busy.is_set))
+
+    async def rounds_in(seconds: int) -> int:
+        before = house.rounds
+        for _ in range(seconds * 10):
+            clock.advance(SECOND // 10)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        return house.rounds - before
+
+    try:
+        await rounds_in(20)
+        assert 18 <= await rounds_in(100) <= 21
+        house.found = Tended(suspected=1)
+        await rounds_in(6)
+        assert 75 <= await rounds_in(100) <= 100
+        house.found = Tended()
+        await rounds_in(20)
+        assert await rounds_in(100) <= 21
+        busy.set()
+        await rounds_in(6)
+        assert 75 <= await rounds_in(100) <= 100
+    finally:
+        tending.cancel()

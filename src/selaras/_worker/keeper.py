@@ -7,7 +7,7 @@ worker keeps house; a round that finds nothing to do costs the store a look.
 from __future__ import annotations
 
 from asyncio import Event
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from selaras._contracts.clock import Clock, Entropy
@@ -24,12 +24,15 @@ from selaras._worker.telling import tell
 from selaras._worker.waiting import within
 
 TEND_EVERY: Final = 1.0
+TEND_IDLE: Final = 5.0
+"""Where nothing is to be kept and nothing runs here, rounds grow apart up to so much, and to a third of a lease."""
+
 TEND_SPREAD: Final = 0.25
 """Workers do not keep house in step."""
 
 TEND_MOST: Final = 500
-RELAY_EVERY: Final = 5.0
-"""Outboxes are looked at so often though nobody said that anything waits there: its sender may have died."""
+RELAY_EVERY: Final = 60.0
+"""Outboxes are looked at so often though nobody said that anything waits there: rounds of housekeeping say it sooner."""
 
 STANDING_US: Final = {Fate.SETTLED: 0, Fate.GONE: INTENT_GRACE_US}
 """How long an orphaned intent still stands, by what became of its attempt: a zombie of one that is lost for good may
@@ -39,16 +42,28 @@ AGAIN: Final = Backoff(first_us=100_000, most_us=5_000_000)
 
 
 class Keeper:
-    """Housekeeping over all partitions of a store."""
+    """Housekeeping over all partitions of a store.
+
+    Args:
+        lease_us: of this worker, and as a rule of the others.
+    """
 
     def __init__(
-        self, partitions: Sequence[Partition], host: Host, clock: Clock, entropy: Entropy, observer: Observer
+        self,
+        partitions: Sequence[Partition],
+        host: Host,
+        clock: Clock,
+        entropy: Entropy,
+        observer: Observer,
+        *,
+        lease_us: int,
     ) -> None:
         self._partitions = partitions
         self._host = host
         self._clock = clock
         self._entropy = entropy
         self._observer = observer
+        self._idle_most = max(TEND_EVERY, min(TEND_IDLE, lease_us / 3_000_000))
         self._outbox = Event()
         self.relaying = False
 
@@ -61,17 +76,22 @@ class Keeper:
         """Whether no effect is known to wait."""
         return not self.relaying and not self._outbox.is_set()
 
-    async def tend(self, partition: Partition) -> None:
-        """Keep one partition's house, once a second, for ever."""
-        failures = 0
+    async def tend(self, partition: Partition, busy: Callable[[], bool] = lambda: True) -> None:
+        """Keep one partition's house for ever: once a second, and less often where there is nothing to keep.
+
+        Args:
+            busy: says whether something runs here.
+        """
+        failures, every = 0, TEND_EVERY
         while True:
-            pause = TEND_EVERY + TEND_SPREAD * self._entropy.random()
+            pause = 0.0
             try:
                 tended = await partition.tend(TEND_MOST)
                 await self._follow(partition, tended)
                 failures = 0
-                if tended.again:
-                    pause = 0.0
+                every = TEND_EVERY if busy() or _found(tended) else min(every * 2, self._idle_most)
+                if not tended.again:
+                    pause = every + TEND_SPREAD * self._entropy.random()
             except StoreUnavailable:  # the turns tell of it
                 failures += 1
             except Exception as error:  # noqa: BLE001 - housekeeping must never end
@@ -143,3 +163,8 @@ class Keeper:
                 self._outbox.set()
                 await self._clock.sleep(AGAIN.delay_us(failures, self._entropy) / 1_000_000)
             self.relaying = False
+
+
+def _found(tended: Tended) -> bool:
+    """Say whether there was something to do, so that more may follow soon."""
+    return tended != Tended()

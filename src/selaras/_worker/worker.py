@@ -127,7 +127,7 @@ class Worker:
         self._lost: tuple[str, int] | None = None  # the instance before, and how many bodies it had
         self._tenures: list[Tenure] = []  # the last one is current; the others are leaving
         self._crew: Crew | None = None
-        self._keeper = Keeper(store.partitions, host, clock, entropy, self._observer)
+        self._keeper = Keeper(store.partitions, host, clock, entropy, self._observer, lease_us=lease_us)
 
     # -- from outside
 
@@ -348,7 +348,7 @@ class Worker:
         spawn(self._tick(crew))
         spawn(self._renew(bell))
         for partition in self._store.partitions:
-            spawn(self._keeper.tend(partition))
+            spawn(self._keeper.tend(partition, crew.roster.occupied.is_set))
         if crew.partitions > 1:
             spawn(self._keeper.relay())
         if self._burst:

@@ -317,8 +317,12 @@ class Cells:
         """See `Partition`."""
         await self._caller.ask("abandon_fills", _flat(tokens), urgent=True, repeats=True)
 
-    async def sweep(self) -> None:
-        """Forget entries whose values are gone: a server that is full evicts values alone, and would fill with the rest."""
+    async def sweep(self) -> bool:
+        """Forget entries whose values are gone: a server that is full evicts values alone, and would fill with the rest.
+
+        Returns whether there were any: more may be gone.
+        """
+        swept = False
         for _ in range(_SWEEPS_MOST):
             scan = ("HSCAN", self._caller.key("entries"), self._swept, "COUNT", _SWEEP)
             ((self._swept, found),) = await self._caller.link.pipeline(self._index, (scan,))
@@ -327,9 +331,11 @@ class Cells:
             there = await self._caller.link.pipeline(self._index, names)
             gone = [(key.decode(), 0, row) for (key, row), is_there in zip(rows, there, strict=True) if not is_there]
             if gone:
+                swept = True
                 await self._look(gone)
             if self._swept == b"0" or len(gone) * 4 < len(rows):
-                return
+                break
+        return swept
 
     # -- writers
 

@@ -63,6 +63,9 @@ from selaras._stores.redis.records import PAGE, STATE_OF, STATES
 PAGES_A_LOOK: Final = 20
 """Pages of jobs that one call looks at: a listing or a purge of many goes on by calls, so that others get a word in."""
 
+SWEEP_EVERY: Final = 8
+"""Every so many rounds of housekeeping it is looked for evicted values; at each while there are some."""
+
 ABSENT: Final = b"\xff"
 _decode_instance: Final = msgspec.msgpack.Decoder(Instance).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -77,6 +80,8 @@ class RedisPartition:
         self._ask = caller.ask
         self._packing = Packing(caller.index, partitions)
         self.cells = Cells(caller)
+        self._rounds = 0
+        self._sweeps = True
 
     # -- jobs
 
@@ -245,7 +250,9 @@ class RedisPartition:
 
     async def tend(self, limit: int) -> Tended:
         """See `Partition`."""
-        await self.cells.sweep()
+        self._rounds += 1
+        if self._sweeps or self._rounds % SWEEP_EVERY == 0:
+            self._sweeps = await self.cells.sweep()
         reply = await self._ask("tend", (limit,), repeats=True)
         _, promoted, suspected, lost, expired, purged, unroutable, trimmed, again, orphans, outbox = reply
         return Tended(
