@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -13,10 +13,13 @@ from selaras._core.cache.key import key_text
 from selaras._core.codec import Codec, codec_of
 from selaras._core.jobs.retry import Policy
 from selaras._core.routing import partition_of
-from selaras._core.signature import Arguments, Signature, is_atomic
+from selaras._core.signature import Arguments, Layout, Signature, is_atomic
 
 _SLOTS_MOST = 50_000
 """Places remembered by raw arguments; more are worked out again."""
+
+_PLACES_MOST = 20_000
+"""The same of a task, by those of its arguments that name them."""
 
 
 class FamilySpec:
@@ -94,6 +97,23 @@ class LinePlan(Struct, frozen=True):
         return self.key.slot(named, partitions).key if self.key else self.text.format_map(named)
 
 
+class Places(Struct, frozen=True):
+    """What the arguments of one job name.
+
+    Attributes:
+        reads: (name, place) of each `Read` parameter.
+        warms: those and the places its body will read, without what it writes: that is never in a tier.
+        written: places under its intents, and those that it invalidates at the end, by key.
+    """
+
+    reads: tuple[tuple[str, Slot], ...]
+    warms: tuple[Slot, ...]
+    written: dict[str, Slot]
+
+
+NO_PLACES: Final = Places((), (), {})
+
+
 class TaskSpec:
     """A declared task.
 
@@ -139,8 +159,47 @@ class TaskSpec:
         self.wants_preimage = any(plan.family.name in written for _, plan in read_parameters)
         self.names_places = bool(writes or line)
         self.reads_first = bool(reads or read_parameters)
+        self._naming = frozenset[str]().union(
+            *(plan.parameters() for plan in (*writes, *reads, *(plan for _, plan in read_parameters)))
+        )
+        self._named_by: tuple[Layout | None, tuple[int, ...]] = (None, ())
+        self._places: dict[Any, Places] = {}
+        self._partitions = 0
         self._result: Codec | None = None
         self._rest: Signature | None = None
+
+    def places(self, arguments: Arguments, partitions: int) -> Places:
+        """Return the places that a call's arguments name; jobs of the same ones share them."""
+        layout, naming = self._named_by
+        if arguments.layout is not layout or partitions != self._partitions:
+            layout = arguments.layout
+            naming = tuple(place for place, name in enumerate(layout.names) if name in self._naming)
+            self._named_by, self._places, self._partitions = (layout, naming), {}, partitions
+        values = arguments.values
+        if len(naming) == 1:
+            value = values[naming[0]]
+            known: Any = (value, value.__class__)
+        else:
+            some = [values[place] for place in naming]
+            known = (*some, *map(type, some))  # as in `FamilySpec.slot`
+        try:
+            places = self._places.get(known)
+        except TypeError:
+            return self._places_of(arguments, partitions)
+        if places is None:
+            places = self._places_of(arguments, partitions)
+            if is_atomic(tuple([values[place] for place in naming])):
+                if len(self._places) >= _PLACES_MOST:
+                    self._places.clear()
+                self._places[known] = places
+        return places
+
+    def _places_of(self, arguments: Arguments, partitions: int) -> Places:
+        named = arguments.named()
+        reads = tuple((name, plan.slot(named, partitions)) for name, plan in self.read_parameters)
+        written = {slot.key: slot for plan in (*self.writes, *self.serves) for slot in (plan.slot(named, partitions),)}
+        warms = (*(slot for _, slot in reads), *(plan.slot(named, partitions) for plan in self.reads))
+        return Places(reads, tuple(slot for slot in warms if slot.key not in written), written)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Check and coerce a call's arguments."""

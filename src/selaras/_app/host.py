@@ -8,7 +8,7 @@ from typing import Any, Final, TypeGuard
 
 from msgspec.structs import replace
 
-from selaras._app.declared import TaskSpec
+from selaras._app.declared import NO_PLACES, TaskSpec
 from selaras._app.elsewhere import has_effects_elsewhere, tell_elsewhere
 from selaras._app.meta import NO_META, Meta, decode_meta
 from selaras._app.once import own
@@ -37,9 +37,6 @@ _log = logging.getLogger("selaras")
 _STRAY_LEAST_US: Final = 1_000_000
 _STRAY_MOST_US: Final = 60_000_000
 """A job that this program cannot run rests as long as it has been resting, within these bounds: so it doubles."""
-
-_NO_WARMS: Final[tuple[Slot, ...]] = ()
-_NO_READS: Final[Mapping[str, Slot]] = {}
 
 
 class AppHost:
@@ -122,15 +119,11 @@ class AppHost:
             Owner(partition, claim.job, claim.fence),
             asked_ns=self._sent_ns[partition],
         )
-        reads, warms = _NO_READS, _NO_WARMS
-        if spec.names_places or spec.reads_first:
-            named = arguments.named()
-            partitions = self._process.partitions
+        places = NO_PLACES
+        if spec.reads_first or claim.writes or claim.serves:
+            places = spec.places(arguments, self._process.partitions)
             if claim.writes or claim.serves:
-                _own(session, spec, claim, named, partitions)
-            if spec.reads_first:
-                reads = {name: plan.slot(named, partitions) for name, plan in spec.read_parameters}
-                warms = (*reads.values(), *(plan.slot(named, partitions) for plan in spec.reads))
+                _own(session, claim, places.written)
         return AttemptRun(
             self._program,
             self._process,
@@ -141,8 +134,8 @@ class AppHost:
             policy=spec.policy if meta is NO_META else _policy(spec.policy, meta),
             mode=spec.mode,
             session=session,
-            reads=reads,
-            warms=warms,
+            reads=places.reads,
+            warms=places.warms,
             headers=meta.headers,
             report=self._report,
         )
@@ -258,12 +251,14 @@ def _decode(spec: TaskSpec, claim: Claim, meta: Meta) -> Arguments:
     return spec.signature.with_first(spec.first.decode(claim.input), rest)
 
 
-def _own(session: Session, spec: TaskSpec, claim: Claim, named: Mapping[str, object], partitions: int) -> None:
+def _own(session: Session, claim: Claim, written: Mapping[str, Slot]) -> None:
     """Tell the session what its attempt writes. The claim's word counts: this program may key it differently by now."""
-    slots = {slot.key: slot for slot in (plan.slot(named, partitions) for plan in (*spec.writes, *spec.serves))}
-    session.own.update((key, slots.get(key)) for key in claim.writes)
-    session.serves.update((key, slots.get(key)) for key in claim.serves)
-    session.preimages.update(claim.preimages)
+    for key in claim.writes:
+        session.own[key] = written.get(key)
+    for key in claim.serves:
+        session.serves[key] = written.get(key)
+    if claim.preimages:
+        session.preimages.update(claim.preimages)
 
 
 def _policy(policy: Policy, meta: Meta) -> Policy:

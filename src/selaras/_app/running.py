@@ -35,7 +35,7 @@ class AttemptRun:
     """One attempt, prepared. See `Run`.
 
     Attributes:
-        reads: the places of its `Read` parameters, by name. warms: those and the places its body will read.
+        reads, warms: see `Places`.
         headers: what middleware gave the job when it was enqueued.
         report: takes what its body says of itself.
     """
@@ -72,7 +72,7 @@ class AttemptRun:
         policy: Policy,
         mode: Mode,
         session: Session,
-        reads: Mapping[str, Slot],
+        reads: tuple[tuple[str, Slot], ...],
         warms: tuple[Slot, ...],
         headers: Mapping[str, str],
         report: Callable[[AttemptRun, bytes], None],
@@ -167,7 +167,9 @@ class AttemptRun:
         arguments = self.arguments
         kwargs = arguments.kwargs
         if self.reads:
-            kwargs = {**kwargs, **await self._read()}
+            missing = self._read_at_hand(kwargs)
+            if missing:
+                await self._read(missing, kwargs)
         self.session.started = True
         if self.program.around_run:
             return await self._around(lambda: self._call(executors, arguments.args, kwargs))
@@ -175,15 +177,27 @@ class AttemptRun:
             return await self.spec.function(*arguments.args, **kwargs)
         return await self._call(executors, arguments.args, kwargs)
 
-    async def _read(self) -> dict[str, Any]:
-        """Read the parameters: after warming most often all are local hits, and nothing is waited for."""
+    def _read_at_hand(self, into: dict[str, Any]) -> list[tuple[str, Slot]]:
+        """Read the parameters that need no waiting: after warming most often all. Returns the others."""
+        hit = self.process.cache.hit
+        missing: list[tuple[str, Slot]] = []
+        for name, slot in self.reads:
+            value = hit(slot)
+            if value is MISSING:
+                missing.append((name, slot))
+            else:
+                into[name] = value
+        return missing
+
+    async def _read(self, missing: list[tuple[str, Slot]], into: dict[str, Any]) -> None:
         cache = self.process.cache
-        values = {name: cache.hit(slot) for name, slot in self.reads.items()}
-        missing = [name for name, value in values.items() if value is MISSING]
-        if missing:
-            read = await cache.get_many([self.reads[name] for name in missing])
-            values |= zip(missing, read, strict=True)
-        return values
+        if len(missing) == 1:  # that of the key it writes, most often
+            name, slot = missing[0]
+            into[name] = (await cache.read(slot)).value
+            return
+        values = await cache.get_many([slot for _, slot in missing])
+        for (name, _), value in zip(missing, values, strict=True):
+            into[name] = value
 
     async def _call(self, executors: Executors, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         function = self.spec.function

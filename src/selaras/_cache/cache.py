@@ -253,14 +253,19 @@ class Cache:
         session = SESSION.get()
         family = slot.family
         level: Any = family.level if fresh is None else fresh
-        if session is not None or level.__class__ is not int:
+        if level.__class__ is not int or (
+            session is not None
+            and (
+                session.parent is not None or slot.key in session.own or slot.key in session.serves or not session.open
+            )
+        ):
             return self._hit_carefully(slot, fresh, session)
         now = self._now_ns()
         lag = level * 1_000
         since = now - (lag if lag < self._max_lag_ns else self._max_lag_ns)  # noqa: FURB136 - no call on the hot path
         follower = self._followers[slot.partition]
         # Looked at before the entry: what a reply spoke against has left the tier before `confirmed` grew with it.
-        confirmed = follower.confirmed_ns
+        confirmed, applied = follower.confirmed_ns, follower.applied.position
         entry = self._entries.get(slot.key)
         if entry is None:
             return MISSING
@@ -268,8 +273,18 @@ class Cache:
             since = entry.floor_ns
         if since < self._floors.everywhere_ns:
             since = self._floors.everywhere_ns
-        if (confirmed <= since and entry.sent_ns <= since) or entry.early_ns <= now or entry.vetted < follower.bulk:
-            return self._hit_carefully(slot, fresh, None)
+        latest = entry.sent_ns if entry.sent_ns > confirmed else confirmed  # noqa: FURB136 - as above
+        if (
+            latest <= since
+            or (
+                session is not None
+                and latest <= session.since_ns
+                and (slot.partition != session.home or applied < session.position)
+            )
+            or entry.early_ns <= now
+            or entry.vetted < follower.bulk
+        ):
+            return self._hit_carefully(slot, fresh, session)
         if entry.reads < READS_COUNTED:
             entry.reads += 1
         family.counts.local += 1

@@ -232,14 +232,15 @@ class Session:
 
         A version that was put is a floor only if the attempt succeeded: otherwise it may never have been committed.
         """
-        put = {key: pending.put.version for key, pending in self.puts.items() if pending.put.version is not None}
-        versions = {**put, **self.versions} if success else {}
-        written = {**self.own, **self.serves}
-        closes = {
-            key: slot.family.replica_lag_us
-            for key, slot in written.items()
-            if slot and slot.family.version and slot.family.replica_lag_us and key not in versions
-        }
+        versions: dict[str, int] = {}
+        if success and (self.puts or self.versions):
+            put = {key: pending.put.version for key, pending in self.puts.items() if pending.put.version is not None}
+            versions = {**put, **self.versions}
+        closes: dict[str, int] = {}
+        for written in (self.own, self.serves):
+            for key, slot in written.items():
+                if slot is not None and slot.family.replica_lag_us and slot.family.version and key not in versions:
+                    closes[key] = slot.family.replica_lag_us
         return Effects(
             puts=tuple(pending.put for pending in self.puts.values()) if success else (),
             tags=tuple(self.tags),
