@@ -28,10 +28,12 @@ CELL: Final = f"SELECT {_CELL} FROM (SELECT 1) {_STANDS}"
 HIT: Final = """
     SELECT l.position, l.event_id, l.epoch, l.counter, l.last_mark, l.tag_floor, l.time_us, l.offset_us,
         e.position, e.stamp, e.checksum, e.until_us, e.family, e.version, e.tags, e.value, e.note
-    FROM ledger AS l CROSS JOIN entries AS e ON e.key = ?
+    FROM ledger AS l LEFT JOIN entries AS e ON e.key = ?
     WHERE l.one = 1 AND NOT EXISTS (SELECT 1 FROM intents WHERE key = ?) AND NOT EXISTS (SELECT 1 FROM floors WHERE key = ?)
+        AND (e.key IS NOT NULL OR NOT EXISTS (SELECT 1 FROM tokens WHERE key = ?))
 """
-"""An entry that nothing stands beside, with the log's ends: one statement, and so of one snapshot. The key is given three times."""
+"""An entry that nothing stands beside, or none and nothing else either, with the log's ends: one statement, and so of one
+snapshot. The key is given four times."""
 
 CELLS_AHEAD: Final = """
     SELECT k.value, f.version, f.closed_until_us, t.until_us,
@@ -51,8 +53,11 @@ _STORE: Final = (
 _DROP_ENTRY: Final = "DELETE FROM entries WHERE key = ?"
 _DROP_TOKEN: Final = "DELETE FROM tokens WHERE key = ?"
 _GRANT: Final = "INSERT OR REPLACE INTO tokens (key, token, until_us, granted_at) VALUES (?, ?, ?, ?)"
-_TOKEN: Final = "SELECT token, until_us, granted_at FROM tokens WHERE key = ?"
-_STANDS_HERE: Final = "SELECT 1 FROM intents WHERE key = ? LIMIT 1"
+_TOKEN: Final = """
+    SELECT t.token, t.until_us, t.granted_at, EXISTS (SELECT 1 FROM intents WHERE key = t.key),
+        f.version, coalesce(f.closed_until_us, 0)
+    FROM tokens AS t LEFT JOIN floors AS f ON f.key = t.key WHERE t.key = ?
+"""
 _FLOOR: Final = "SELECT version, closed_until_us FROM floors WHERE key = ?"
 _SET_FLOOR: Final = "INSERT OR REPLACE INTO floors (key, version, closed_until_us) VALUES (?, ?, ?)"
 _PLANT: Final = "INSERT INTO intents (key, home, job, fence, planted_us, planted_at, clean, preimage) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -251,16 +256,16 @@ class Cells:
         """Store a loaded value if its token still allows it (L7). Returns (position, stamp) or None."""
         self._at_rest()
         put = fill.put
-        token = self._execute(_TOKEN, (put.key,)).fetchone()
-        if token is None or token[0] != fill.token or token[1] <= now:
+        found = self._execute(_TOKEN, (put.key,)).fetchone()
+        if found is None:
             return None
-        if self._execute(_STANDS_HERE, (put.key,)).fetchone():
+        token, until_us, granted_at, stands, version, closed_until_us = found
+        if token != fill.token or until_us <= now or stands:
             return None
         self._execute(_DROP_TOKEN, (put.key,))
-        version, closed_until_us = self._floor(put.key)
         if closed_until_us > now or is_below(put.version, version):
             return None
-        if self._log.voided_after(token[2], put.family, put.tags):
+        if self._log.voided_after(granted_at, put.family, put.tags):
             return None
         return self._store(put, now)
 

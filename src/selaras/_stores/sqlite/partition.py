@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from selaras._contracts.partition import (
     AnyEffect,
@@ -46,6 +46,8 @@ from selaras._stores.sqlite.writer import Writer
 
 T = TypeVar("T")
 
+_NOTHING_STANDS: Final = "nothing"
+
 
 class SqlitePartition:
     """A partition in a file."""
@@ -84,22 +86,26 @@ class SqlitePartition:
 
     async def read(self, requests: Sequence[ReadRequest], since: Cursor) -> ReadReply:
         """See `Partition`."""
-        reply = self._read_hit(requests[0], since) if len(requests) == 1 else None
-        if reply is None:
+        found = self._read_one(requests[0], since) if len(requests) == 1 else None
+        if isinstance(found, ReadReply):
+            return found
+        if found is None:
             furthest = self._file.furthest
             reply = self._reader.snapshot(lambda con: self._read(con, requests, since, furthest))
-        if reply is None:
-            reply = await self._run(lambda steps: steps.read(requests, since))
-        return reply
+            if reply is not None:
+                return reply
+        return await self._run(lambda steps: steps.read(requests, since))
 
-    def _read_hit(self, request: ReadRequest, since: Cursor) -> ReadReply | None:
-        """Look at one key in one statement; None: it needs more."""
+    def _read_one(self, request: ReadRequest, since: Cursor) -> ReadReply | Literal["nothing"] | None:
+        """Look at one key in one statement; `_NOTHING_STANDS`: the writer grants a token; None: it needs another look."""
         furthest = self._file.furthest
-        row = self._reader.first(HIT, (request.key,) * 3)
+        row = self._reader.first(HIT, (request.key,) * 4)
         if row is None:
             return None
         position, event_id, epoch, counter, last_mark, tag_floor, time_us, offset_us, at, stamp, _, until_us = row[:12]
         self._file.compare(counter, furthest)
+        if at is None:
+            return _NOTHING_STANDS if request.lease_us else None
         if since.position != position or since.event_id != event_id or stamp in (request.distrust, request.renews):
             return None
         if at < last_mark or at < tag_floor:
