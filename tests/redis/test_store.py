@@ -12,10 +12,11 @@ from tests.redis.proxy import Proxy
 from tests.redis.servers import Cluster, RedisServer, Sentinels
 
 from selaras import ConfigurationError, Selaras, StoreMismatch, StoreUnavailable
-from selaras._contracts.partition import Fill, HeartbeatRequest, Instance, Invalidation, ReadRequest
+from selaras._contracts.partition import Fill, HeartbeatRequest, Instance, Invalidation, ReadRequest, TurnRequest
 from selaras._core.cache.entry import Hit, Miss
 from selaras._core.codec import checksum
-from selaras._core.jobs.job import NewJob, Put
+from selaras._core.jobs.job import Attempt, Fate, NewJob, Put, Settlement
+from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
 from selaras._stores.redis.address import redis_address
 from selaras._stores.redis.store import RedisStore, partitions_for
@@ -268,3 +269,25 @@ async def test_an_enqueue_that_may_have_been_done_says_so_when_the_server_stays_
             proxy.cut()
             with pytest.raises(StoreUnavailable, match="'enqueue' was sent before that, and may have been done"):
                 await asked
+
+
+async def test_more_jobs_than_lua_holds_arguments_settle_in_one_call_and_tell_their_fates(
+    redis_server: RedisServer,
+) -> None:
+    many = 8_500  # Lua's stack holds 8,000
+    async with opened(redis_server.url) as store:
+        partition = store.partitions[0]
+        worker = Instance(id="many", lease_us=60_000_000, queues=("default",), tasks=("t",))
+        await partition.enroll(worker)
+        await partition.enqueue([NewJob(id=f"many-{i}", task="t") for i in range(many)], START)
+        turn = TurnRequest(
+            instance="many", number=1, since=START, queues=("default",), tasks=frozenset(("t",)), limit=many
+        )
+        claims = (await partition.turn(turn)).claims
+        ends = [Settlement(claim.job, claim.fence, JobEvent.SUCCEED) for claim in claims]
+        attempts = [Attempt(claim.job, claim.fence) for claim in claims]
+
+        settled = (await partition.settle("many", ends, START)).settled
+
+        assert [one.state for one in settled] == [JobState.SUCCEEDED] * many
+        assert set(await partition.fates(attempts)) == {Fate.SETTLED}
