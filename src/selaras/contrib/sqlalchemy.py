@@ -247,10 +247,12 @@ def _autocommits(connection: Connection) -> bool:
     level = connection.get_execution_options().get("isolation_level")
     if level is not None:
         return bool(level == "AUTOCOMMIT")
+    driver: Any = connection.connection.dbapi_connection
     try:
-        driver: Any = connection.connection.dbapi_connection
         return bool(connection.dialect.detect_autocommit_setting(driver))
-    except (AttributeError, NotImplementedError):  # before SQLAlchemy 2.1, or a dialect that cannot say
+    except (AttributeError, NotImplementedError):  # an older SQLAlchemy, or a dialect that cannot say
+        if connection.dialect.name == "sqlite":
+            return driver.isolation_level is None
         return connection.get_isolation_level() == "AUTOCOMMIT"
 
 
