@@ -102,6 +102,8 @@ class Shop:
         with connections["default"].cursor() as cursor:
             cursor.execute("pragma journal_mode=wal")
         Product.objects.bulk_create([Product(id=n, price=10 * n, category=7) for n in (1, 2)])
+        # For tests after which intents stand for a grace.
+        Product.objects.bulk_create([Product(id=n, price=10 * n, category=9) for n in (5, 6)])
 
     def stands(self, id: int) -> bool:
         return "intent" in self.price.key(id).explain()

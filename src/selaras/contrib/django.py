@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -42,6 +42,8 @@ from selaras._core.errors import ConfigurationError
 from selaras.contrib._refusals import is_refusal
 
 __all__ = ["bind", "writes"]
+
+_WRITING: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "WITH")
 
 _log = logging.getLogger("selaras")
 
@@ -185,7 +187,8 @@ class _Connection:
         self._connection = connection
         self._open: Transaction | None = None
         self._savepoints: dict[str, Savepoint] = {}
-        self._alone: dict[int, tuple[Model, Places]] = {}  # rows that are being saved outside of a transaction
+        # Rows that are being saved outside of a transaction, unless that failed on its way to the database.
+        self._alone: dict[int, tuple[ref[Model], Places]] = {}
         self._inner: dict[str, Callable[..., Any]] = {}
         for name in ("set_autocommit", "commit", "rollback", "close", "savepoint", "savepoint_rollback"):
             self._inner[name] = getattr(connection, name)
@@ -205,14 +208,14 @@ class _Connection:
         if self._open is not None:
             self._open.add(slots)
         elif slots:
-            self._alone[id(row)] = row, slots
+            self._alone[id(row)] = ref(row), slots
 
     def wrote(self, row: Model, slots: Places) -> None:
         """It was, and now it has all its fields: a new one, its key."""
         if self._open is not None:
             self._open.add(slots)
             return
-        known = {slot.key for slot in self._alone.pop(id(row), (row, ()))[1]}
+        known = {slot.key for slot in self._alone.pop(id(row), (None, ()))[1]}
         late = [slot for slot in slots if slot.key not in known]
         if late:
             one = self._transaction(late)
@@ -220,10 +223,15 @@ class _Connection:
             self._settle(one, committed=True)
 
     def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
-        if self._open is not None or not self._alone or sql.lstrip()[:6].upper() == "SELECT":
+        if self._open is not None or not self._alone or not sql.lstrip()[:7].upper().startswith(_WRITING):
             return execute(sql, params, many, context)
-        one = self._transaction([slot for _, slots in self._alone.values() for slot in slots])
-        wait_for(one.plant)
+        one = self._transaction([slot for row, slots in self._alone.values() if row() is not None for slot in slots])
+        try:
+            wait_for(one.plant)
+        except BaseException:
+            self._alone.clear()
+            self._settle(one, committed=False)
+            raise
         try:
             done = execute(sql, params, many, context)
         except BaseException as error:
