@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ import msgspec
 import pytest
 
 from selaras.demo.answer import JANUARY, differences, right_answer, total
+from selaras.demo.crew import Crew
 from selaras.demo.flights import Airport, Flight, Plane, Weather, read_flights
+from selaras.demo.gauges import has_read
 from selaras.demo.ledger import Ledger
 
 FLIGHT = Flight("N1", 1, "JFK", "BOS", "2013-01-01T10:00:00Z", 60, 200)
@@ -160,3 +163,33 @@ def test_a_store_that_cannot_be_used_is_refused_in_words(url: str, said: str) ->
     assert said in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert "Traceback" not in ended.stderr
+
+
+def test_only_a_worker_that_is_at_work_is_killed(tmp_path: Path) -> None:
+    """Else, on a slow machine, each would be killed before it had started."""
+    crew = Crew("selaras.demo.airline:app", 2, os.environ, tmp_path)
+    crew.start()
+    try:
+        assert not crew.kill_one(lambda pid: False)
+        assert crew.kills == 0
+        asked: list[int] = []
+
+        def at_work(pid: int) -> bool:
+            asked.append(pid)
+            return len(asked) == 2
+
+        assert crew.kill_one(at_work)
+        assert crew.kills == 1
+        assert not crew.kill_one(at_work)
+        assert len(asked) == 4  # another has taken its place
+        assert asked[1] not in asked[2:]
+    finally:
+        crew.stop()
+
+
+def test_a_worker_is_at_work_when_it_has_read_something(tmp_path: Path) -> None:
+    assert not has_read(tmp_path, 7)
+    (tmp_path / "7.json").write_bytes(b'{"local":0}')
+    assert not has_read(tmp_path, 7)
+    (tmp_path / "7.json").write_bytes(b'{"local":0,"loaded":1}')
+    assert has_read(tmp_path, 7)

@@ -25,7 +25,7 @@ from selaras._core.jobs.states import JobState
 from selaras.demo.answer import JANUARY, YEAR, differences, right_answer, total
 from selaras.demo.crew import Crew, CrewFailed
 from selaras.demo.flights import Flight, read_flights, read_models
-from selaras.demo.gauges import read_all
+from selaras.demo.gauges import has_read, read_all
 from selaras.demo.ledger import prepare
 from selaras.demo.show import Moment, Outcome, Screen, Silent, screen, show_outcome
 
@@ -183,6 +183,7 @@ class Watch:
             CrewFailed: a worker ended by itself.
         """
         began = last_kill = time.monotonic()
+        done = 0  # when one was killed
         while True:
             looking = time.process_time()
             moment = await self._look(time.monotonic() - began)
@@ -191,9 +192,10 @@ class Watch:
             if moment.done == self._total:
                 return
             self._crew.replace_dead()
-            if self._kill and time.monotonic() - last_kill >= _KILL_EVERY_S:
-                last_kill = time.monotonic()
-                self._crew.kill_one()
+            # However slow the machine, between two kills something gets done.
+            due = self._kill and time.monotonic() - last_kill >= _KILL_EVERY_S and moment.done > done
+            if due and self._crew.kill_one(lambda pid: has_read(self._gauges, pid)):
+                last_kill, done = time.monotonic(), moment.done
             await asyncio.sleep(min(pause, _KILL_EVERY_S) if self._kill else pause)
 
     async def _look(self, seconds: float) -> Moment:

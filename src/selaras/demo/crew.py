@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -51,14 +51,24 @@ class Crew:
                 pass_fds=(self._lifeline,),
             )
 
-    def kill_one(self) -> None:
-        """Kill the worker that has lived longest, without a warning. Its jobs stay claimed until its lease ends."""
-        victim = self._workers[0]
+    def kill_one(self, at_work: Callable[[int], bool]) -> bool:
+        """Kill the worker that has been at work for longest, without a warning. Its jobs stay claimed until its lease ends.
+
+        Args:
+            at_work: says of a pid whether it is; one that only starts is left alone, or none would ever get there.
+
+        Returns:
+            Whether there was one.
+        """
+        victim = next((worker for worker in self._workers if at_work(worker.pid)), None)
+        if victim is None:
+            return False
         self._killed.add(victim.pid)
         victim.send_signal(signal.SIGKILL)
         victim.wait()
         self.kills += 1
         self.replace_dead()
+        return True
 
     def replace_dead(self) -> None:
         """Start a worker for each one that is gone.

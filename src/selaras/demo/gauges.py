@@ -82,6 +82,12 @@ def reporting(count: Callable[[], Reads]) -> Generator[None, None, None]:
         write()
 
 
+def has_read(directory: Path, pid: int) -> bool:
+    """Say whether a process has come so far that it reads for its jobs."""
+    file = directory / f"{pid}.json"
+    return file.exists() and sum(astuple(msgspec.json.decode(file.read_bytes(), type=Reads))) > 0
+
+
 def read_all(directory: Path) -> Reads:
     """Add up what all processes have said, dead ones included."""
     total = Reads()
