@@ -26,9 +26,11 @@ from selaras._stores.redis.scripts import LEDGER, script
 from selaras._stores.redis.store import FORMAT, RedisStore
 from selaras._stores.sqlite.store import SqliteStore
 
-_ONE_SERVER: Final = ("redis-1", "redis-4") if binaries() or REQUIRED else ()
-_MANY_SERVERS: Final = ("sentinel-4", "cluster-4") if os.environ.get("SELARAS_TEST_STORES") == "all" else ()
-"""Their servers take seconds to start, and their trips are longer: `SELARAS_TEST_STORES=all pytest tests/conformance`."""
+_WANTED: Final = os.environ.get("SELARAS_TEST_STORES")
+_ONE_SERVER: Final = ("redis-1", "redis-4") if (binaries() or REQUIRED) and _WANTED != "embedded" else ()
+_MANY_SERVERS: Final = ("sentinel-4", "cluster-4") if _WANTED == "all" else ()
+"""Their servers take seconds to start, and their trips are longer: `SELARAS_TEST_STORES=all pytest tests/conformance`;
+with `embedded` it is run on no server."""
 
 KINDS: Final = ("memory-1", "memory-4", "sqlite-1", "sqlite-4", *_ONE_SERVER, *_MANY_SERVERS)
 
