@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,6 +36,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which servers the tests met, and what had to be left out for want of one."""
     terminalreporter.write_line(f"Redis and Valkey servers: {summary()}")
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """What a test does to the environment, a command line called in this process among it, ends with the test."""
+    with patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ def test_a_store_that_may_not_be_written_is_told(line: Line, shell: Shell) -> No
     ("url", "said"),
     [
         ("selaras.db", "is no URL of a store"),
-        ("redis://user:hunter2@localhost/0", "redis://user:***@localhost/0"),
+        ("redis://user:hunter2@localhost/0?nonsense=1", "redis://user:***@localhost/0?nonsense=1"),
         ("postgresql://user:hunter2@localhost/x", "there is no store 'postgresql'"),
         ("sqlite://selaras.db", "sqlite:///selaras.db is relative"),
         ("sqlite:///", "names no file"),

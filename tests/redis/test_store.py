@@ -151,7 +151,7 @@ async def test_a_failover_begins_a_new_epoch_since_the_replica_may_have_lagged()
 
 async def test_what_is_enqueued_and_settled_waits_for_a_replica_where_that_was_asked_for() -> None:
     with RedisServer() as server:
-        async with opened(server.url_for(query="durability=replicated&replicated_within=0.2")) as store:
+        async with opened(server.url_for(query="durability=replicated&replicated_within=2")) as store:
             partition = store.partitions[0]
             with pytest.raises(StoreUnavailable, match=r"'enqueue' was done at .*, but no replica had it"):
                 await partition.enqueue([NewJob(id="j", task="t")], START)

@@ -21,7 +21,7 @@ Patch = pytest.MonkeyPatch
 
 pytestmark = pytest.mark.timeout(240)  # a few seconds on a machine that is free
 
-SEEDS_MOST = 6
+SEEDS_MOST = 24
 JOBS = 120
 
 

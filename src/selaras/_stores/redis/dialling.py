@@ -12,7 +12,7 @@ from typing import Any
 from selaras._core.errors import StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint
 from selaras._stores.redis.errors import Meaning, meaning_of, told
-from selaras._stores.redis.wire import ReplyError, Wire, WireLost, pack
+from selaras._stores.redis.wire import QUIET_S, ReplyError, Wire, WireLost, pack
 
 
 async def dial(
@@ -22,15 +22,22 @@ async def dial(
     on_quiet: Callable[[Wire], None] | None = None,
     on_lost: Callable[[Wire], None] | None = None,
     on_push: Callable[[Any], None] | None = None,
+    waits_s: float = 0.0,
 ) -> Wire:
-    """Connect, and be let in.
+    """Connect, and be let in. `waits_s`: so long may the server itself wait before it answers, for its replicas.
 
     Raises:
         StoreUnavailable: nobody answers there, or not yet.
         StoreRefused: it does not let us in.
     """
     loop = asyncio.get_running_loop()
-    wire = Wire(loop, silence_s=account.silence_s, on_quiet=on_quiet, on_lost=on_lost)
+    wire = Wire(
+        loop,
+        silence_s=account.silence_s + waits_s,
+        quiet_s=QUIET_S + waits_s,
+        on_quiet=on_quiet,
+        on_lost=on_lost,
+    )
     try:
         async with asyncio.timeout(account.connect_s):
             await _connect(loop, wire, endpoint, account)

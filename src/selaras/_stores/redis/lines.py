@@ -268,7 +268,8 @@ class Lines:
     def _node(self, endpoint: Endpoint, *, slow: bool) -> Node:
         node = self._nodes.get((endpoint, slow))
         if node is None:
-            node = self._nodes[endpoint, slow] = Node(self, endpoint)
+            waits_s = self.common.address.replicas_ms / 1_000 if slow else 0.0
+            node = self._nodes[endpoint, slow] = Node(self, endpoint, waits_s)
         return node
 
     def lost(self, node: Node, wire: Wire) -> None:
@@ -326,11 +327,12 @@ class Lines:
 class Node:
     """A server, as a loop knows it: the connection to it, or when it is tried next."""
 
-    def __init__(self, lines: Lines, endpoint: Endpoint) -> None:
+    def __init__(self, lines: Lines, endpoint: Endpoint, waits_s: float) -> None:
         self.endpoint = endpoint
         self.wire: Wire | None = None
         self.run_id = ""
         self._lines = lines
+        self._waits_s = waits_s
         self._attempt: Task[Wire] | None = None
         self._probe: Task[None] | None = None
         self._tries = 0
@@ -369,6 +371,7 @@ class Node:
             account,
             on_quiet=self._look_again,
             on_lost=lambda wire: self._lines.lost(self, wire),
+            waits_s=self._waits_s,
         )
         try:
             info = _info(await self._ask(wire, "INFO", "SERVER"), await self._ask(wire, "INFO", "REPLICATION"))

@@ -35,6 +35,9 @@ BUFFER_MOST: Final = 4 * 1024 * 1024
 TICK_S: Final = 0.05
 """How exactly deadlines are kept."""
 
+QUIET_S: Final = 0.5
+"""A server that owes an answer for so long is asked another way whether it lives."""
+
 _NOTHING: Final = object()
 _PUSHED: Final = frozenset(
     (b"message", b"smessage", b"subscribe", b"ssubscribe", b"unsubscribe", b"sunsubscribe", b"pmessage")
@@ -115,7 +118,7 @@ class Wire(asyncio.Protocol):
         loop: AbstractEventLoop,
         *,
         silence_s: float = 5.0,
-        quiet_s: float = 0.5,
+        quiet_s: float = QUIET_S,
         on_quiet: Callable[[Wire], None] | None = None,
         on_lost: Callable[[Wire], None] | None = None,
         on_push: Callable[[Any], None] | None = None,
