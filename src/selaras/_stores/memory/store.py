@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
 from random import Random
-from threading import Lock
 
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest
 from selaras._contracts.store import Bell, Pulse
 from selaras._stores.memory.partition import MemoryPartition
+from selaras._stores.waiters import Waiters
 
 
 class MemoryStore:
@@ -68,42 +67,16 @@ class MemoryBell:
     def __init__(self, address: str, forget: Callable[[], object]) -> None:
         self.address = address
         self._forget = forget
-        self._lock = Lock()
-        self._rung = False
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters = Waiters()
 
     async def wait(self, timeout: float) -> bool:
         """See `Bell`."""
-        future = asyncio.get_running_loop().create_future()
-        with self._lock:
-            if self._rung:
-                self._rung = False
-                return True
-            self._waiters.add(future)
-        try:
-            async with asyncio.timeout(timeout):
-                await future
-        except TimeoutError:
-            return False
-        finally:
-            with self._lock:
-                self._waiters.discard(future)
-        return True
+        return await self._waiters.wait(timeout)
 
     def ring(self) -> None:
         """See `Bell`."""
-        with self._lock:
-            waiters = list(self._waiters)
-            self._waiters.clear()
-            self._rung = not waiters
-        for future in waiters:
-            future.get_loop().call_soon_threadsafe(_wake, future)
+        self._waiters.ring()
 
     def close(self) -> None:
         """See `Bell`."""
         self._forget()
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from threading import Lock
 
 from selaras._core.errors import StoreUnavailable
+from selaras._stores.waiters import Waiters
 
 
 class RedisBell:
@@ -30,9 +29,7 @@ class RedisBell:
         self._refused = refused
         self._forget = forget
         self._told: StoreUnavailable | None = None
-        self._lock = Lock()
-        self._rung = False
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters = Waiters()
 
     async def wait(self, timeout: float) -> bool:
         """See `Bell`. Raises StoreUnavailable, once: the server does not let us listen."""
@@ -42,39 +39,12 @@ class RedisBell:
             self._told = refused
             if refused is not None:
                 raise refused
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._lock:
-            if self._rung:
-                self._rung = False
-                return True
-            self._waiters.add(future)
-        try:
-            async with asyncio.timeout(timeout):
-                await future
-        except TimeoutError:
-            return False
-        finally:
-            with self._lock:
-                self._waiters.discard(future)
-        return True
+        return await self._waiters.wait(timeout)
 
     def ring(self) -> None:
         """See `Bell`."""
-        with self._lock:
-            waiters = list(self._waiters)
-            self._waiters.clear()
-            self._rung = not waiters
-        for future in waiters:
-            try:
-                future.get_loop().call_soon_threadsafe(_wake, future)
-            except RuntimeError:  # its loop is closed
-                pass
+        self._waiters.ring()
 
     def close(self) -> None:
         """See `Bell`."""
         self._forget(self)
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Final
 
+from selaras._stores.waiters import Waiters
+
 LOOK_EVERY_S: Final = 0.25
 """How often a waiter looks at the store itself: a datagram may be lost, or sent in another network namespace."""
 
@@ -64,10 +66,8 @@ class SqliteBell:
     def __init__(self, look: Callable[[], object], closed: Callable[[SqliteBell], None]) -> None:
         self._look = look
         self._told_closed = closed
-        self._lock = Lock()
-        self._rung = False
         self._seen = look()
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters = Waiters()
         self._listening: dict[asyncio.AbstractEventLoop, int] = {}
         self._socket = _datagram_socket()
         self._socket.bind((_HOST, 0))
@@ -94,15 +94,7 @@ class SqliteBell:
 
     def ring(self) -> None:
         """See `Bell`."""
-        with self._lock:
-            waiters = list(self._waiters)
-            self._waiters.clear()
-            self._rung = not waiters
-        for future in waiters:
-            try:
-                future.get_loop().call_soon_threadsafe(_wake, future)
-            except RuntimeError:  # its loop is closed
-                pass
+        self._waiters.ring()
 
     def close(self) -> None:
         """See `Bell`."""
@@ -114,23 +106,11 @@ class SqliteBell:
         self._socket.close()
 
     async def _wait_once(self, loop: asyncio.AbstractEventLoop, timeout: float) -> bool:
-        future: asyncio.Future[None] = loop.create_future()
-        with self._lock:
-            if self._rung:
-                self._rung = False
-                return True
-            self._waiters.add(future)
         self._listen(loop)
         try:
-            async with asyncio.timeout(timeout):
-                await future
-        except TimeoutError:
-            return False
+            return await self._waiters.wait(timeout)
         finally:
             self._unlisten(loop)
-            with self._lock:
-                self._waiters.discard(future)
-        return True
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting = self._listening.get(loop, 0)
@@ -157,8 +137,7 @@ class SqliteBell:
 
     def _heard(self) -> bool:
         """Say whether it rang while nobody waited."""
-        with self._lock:
-            rung, self._rung = self._rung, False
+        rung = self._waiters.take_ring()
         return self._drain() or rung
 
     def _drain(self) -> bool:
@@ -175,8 +154,3 @@ def _datagram_socket() -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.setblocking(False)
     return made
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
