@@ -5,8 +5,8 @@
 (*                                                                         *)
 (* The datastore is a counter of versions. Each commit raises it by one.   *)
 (* `covered` is the newest version that the protocol answers for: a commit *)
-(* counts at once when its attempt holds its job, or an intent of the job  *)
-(* stands; otherwise from the moment at which the key is voided for it.    *)
+(* counts at once while its job has not ended, or an intent of it stands;  *)
+(* otherwise from the moment at which the key is voided for it.            *)
 (*                                                                         *)
 (* A request is executed by the store in one step; its reply travels, and  *)
 (* may overtake others. Instants are numbers of one clock, which moves on  *)
@@ -94,14 +94,13 @@ Own(s, j, f) == {i \in s.intents : i.job = j /\ i.fence = f}
 Plant(s, j, f) ==
     LET others == {i \in s.intents : i.job # j}
         alone == others = {}
-        after == IF Without("intents")
-                 THEN Void(s)
-                 ELSE [Void(s) EXCEPT !.intents =
-                        (IF Without("one intent a key") THEN {} ELSE
-                         IF Without("touched intents stay clean") THEN others ELSE Unclean(others))
-                        \cup {[job |-> j, fence |-> f, at |-> s.tail + 1, clean |-> alone /\ s.intents = others,
-                               pre |-> IF alone /\ s.intents = others /\ Valid(s) THEN s.entry ELSE None]}]
-    IN IF Without("an intent keeps the token") THEN [after EXCEPT !.token = s.token] ELSE after
+    IN IF Without("intents")
+       THEN Void(s)
+       ELSE [Void(s) EXCEPT !.intents =
+                (IF Without("one intent a key") THEN {} ELSE
+                 IF Without("touched intents stay clean") THEN others ELSE Unclean(others))
+                \cup {[job |-> j, fence |-> f, at |-> s.tail + 1, clean |-> alone /\ s.intents = others,
+                       pre |-> IF alone /\ s.intents = others /\ Valid(s) THEN s.entry ELSE None]}]
 
 \* Remove the attempt's own intent; put a value over it if it stood alone and clean (P7, P8, P9).
 Resolve(s, j, f, put) ==
@@ -121,8 +120,7 @@ StoredAt(before, after) ==
 Fill(s, value, token) ==
     IF /\ \/ s.token = token
           \/ Without("fills without a lease")
-       /\ \/ s.intents = {}
-          \/ Without("a fill ignores intents")
+       /\ s.intents = {}
        /\ \/ token = None
           \/ Untouched(s, token.at)
           \/ Without("a fill ignores tags")
@@ -134,7 +132,7 @@ Fill(s, value, token) ==
 \* Fences and tokens come from one counter, under the epoch (P15).
 NextOf(s) == IF Without("the counter ignores the epoch") THEN s.counter + 1 ELSE s.epoch * 100 + s.counter + 1
 
-Grant(s) == [id |-> IF Without("tokens are reused") THEN 1 ELSE NextOf(s), at |-> s.tail]
+Grant(s) == IF Without("tokens are reused") THEN [id |-> 1, at |-> 0] ELSE [id |-> NextOf(s), at |-> s.tail]
 
 -----------------------------------------------------------------------------
 (* Time, replies, and the one rule for local reads. *)
@@ -185,6 +183,9 @@ Send(reply) == net' = net \cup {reply}
 (* Jobs: the turn settles an attempt (or none), then claims a job (or none), in one step. *)
 
 Hold(j, f) == jobs[j].state = "running" /\ jobs[j].fence = f
+
+\* The store knows of the attempt, and its job has not ended.
+Open(j, f) == jobs[j].state \in {"ready", "running"} /\ jobs[j].fence >= f
 
 Turn(p) ==
     /\ Tick
@@ -253,7 +254,7 @@ TurnArrives(m) ==
 Commit(b) ==
     /\ b.job \in Writers /\ b.wrote = 0 /\ (~b.ended \/ b.stray) /\ db < MaxVersion
     /\ db' = db + 1
-    /\ covered' = IF ~Has("lag") /\ (Hold(b.job, b.fence) \/ \E i \in store.intents : i.job = b.job) THEN db' ELSE covered
+    /\ covered' = IF ~Has("lag") /\ (Open(b.job, b.fence) \/ \E i \in store.intents : i.job = b.job) THEN db' ELSE covered
     /\ bodies' = (bodies \ {b}) \cup (IF b.stray THEN {} ELSE {[b EXCEPT !.wrote = db']})
     /\ UNCHANGED <<store, jobs, procs, reads, net, clock, past, copy, lost, outside, verdict>>
 
@@ -336,9 +337,9 @@ CheckArrives(m) ==
 Look(r) ==
     /\ reads[r].state = "asks" /\ Tick
     /\ LET p == reads[r].proc
-           hit == Valid(store) /\ (store.intents = {} \/ Without("intents hide nothing"))
+           hit == Valid(store) /\ store.intents = {}
            free == ~hit /\ store.intents = {} /\ (store.token = None \/ Without("tokens are reused"))
-           token == IF free \/ Without("an intent grants tokens") THEN Grant(store) ELSE None
+           token == IF free THEN Grant(store) ELSE None
        IN /\ store' = IF token # None THEN [store EXCEPT !.token = token, !.counter = @ + 1] ELSE store
           /\ store'.counter <= MaxFence
           /\ Send(News(store, p, clock') @@
@@ -460,11 +461,11 @@ Replicate ==
 
 \* The replica takes over: what came after the copy is gone, and whoever notices begins a new epoch (P20).
 Failover ==
-    /\ copy # None /\ copy # "gone"
+    /\ copy # None /\ copy # [gone |-> TRUE]
     /\ store' = IF Without("epochs") THEN copy.store
                 ELSE [copy.store EXCEPT !.epoch = @ + 1, !.entry = None, !.token = None, !.intents = Unclean(@)]
     /\ jobs' = copy.jobs
-    /\ copy' = "gone"
+    /\ copy' = [gone |-> TRUE]
     /\ UNCHANGED <<db, covered, bodies, procs, reads, net, clock, past, lost, outside, verdict>>
 
 -----------------------------------------------------------------------------

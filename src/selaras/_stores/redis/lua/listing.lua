@@ -10,11 +10,7 @@ local from = before < 0 and '(+inf' or string.format('(%d', before)
 local pages = call('ZRANGE', K.page_order, from, 0, 'BYSCORE', 'REV', 'LIMIT', 0, most)
 local found = {}
 for i = 1, #pages do
-    local names, at, ids = call('HGET', K.pages, pages[i]), 1, {}
-    while at <= #names do
-        local id, after = struct.unpack('>I4c0', names, at)
-        ids[#ids + 1], at = id, after
-    end
+    local ids = unsized(call('HGET', K.pages, pages[i]))
     local kept, rows = call('HMGET', K.jobs, unpack(ids)), call('HMGET', K.dyn, unpack(ids))
     for j = 1, #ids do
         if kept[j] then

@@ -99,6 +99,15 @@ local function sized(name)
     return struct.pack('>I4c0', #name, name)
 end
 
+-- The names of a text that was put together of sized ones.
+local function unsized(text_of_all)
+    local names, at = {}, 1
+    while at <= #text_of_all do
+        names[#names + 1], at = struct.unpack('>I4c0', text_of_all, at)
+    end
+    return names
+end
+
 -- == the unit of work: what was changed is written at the end
 
 local units, endings = {}, {}

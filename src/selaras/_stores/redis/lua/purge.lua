@@ -13,11 +13,7 @@ local queue, limit, after, most = REQ[2], REQ[3], REQ[4], REQ[5]
 local found = call('ZRANGE', K.page_order, string.format('(%d', after), '(+inf', 'BYSCORE', 'LIMIT', 0, most)
 local wanted = {}
 for i = 1, #found do
-    local names, at, ids = call('HGET', K.pages, found[i]), 1, {}
-    while at <= #names do
-        local id, next_at = struct.unpack('>I4c0', names, at)
-        ids[#ids + 1], at = id, next_at
-    end
+    local ids = unsized(call('HGET', K.pages, found[i]))
     read_ahead(ids)
     local here = {}
     for _, id in ipairs(ids) do

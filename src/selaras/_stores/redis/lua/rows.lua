@@ -133,13 +133,11 @@ at_end(function()
         if not names then
             call('ZADD', K.page_order, page, page)
         elseif next(changes[2]) then
-            local kept, at = {}, 1
-            while at <= #names do
-                local id, after = struct.unpack('>I4c0', names, at)
+            local kept = {}
+            for _, id in ipairs(unsized(names)) do
                 if not changes[2][id] then
-                    kept[#kept + 1] = text(names, at, after - 1)
+                    kept[#kept + 1] = sized(id)
                 end
-                at = after
             end
             names = table.concat(kept)
         end
