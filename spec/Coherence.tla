@@ -34,7 +34,7 @@ VARIABLES
     db,          \* the datastore's version
     covered,     \* ghost: the newest version that readers are promised
     store,       \* the partition: tail, kept, mark, epoch, entry, intents, token, counter, floor
-    jobs,        \* job -> [state, fence]
+    jobs,        \* job -> [state, fence, epoch]: its latest claim
     bodies,      \* attempts whose code may still act, in some process
     procs,       \* process -> [applied, epoch, confirmed, l1, served, raised]
     reads,       \* read -> where it stands
@@ -61,7 +61,7 @@ Init ==
     /\ db = 0 /\ covered = 0
     /\ store = [tail |-> 0, kept |-> 0, mark |-> 0, epoch |-> 0, entry |-> None, intents |-> {}, token |-> None,
                 counter |-> 0, floor |-> 0]
-    /\ jobs = [j \in Jobs |-> [state |-> "ready", fence |-> 0]]
+    /\ jobs = [j \in Jobs |-> [state |-> "ready", fence |-> 0, epoch |-> 0]]
     /\ bodies = {}
     /\ procs = [p \in Procs |-> [applied |-> 0, epoch |-> 0, confirmed |-> 0, l1 |-> None, served |-> 0, raised |-> 0]]
     /\ reads = [r \in Readers \cup Watchers |-> Idle]
@@ -216,7 +216,7 @@ Turn(p) ==
            IN /\ j # None => claimed.counter <= MaxFence
               /\ store' = claimed
               /\ jobs' = [k \in Jobs |->
-                    IF k = j THEN [state |-> "running", fence |-> fence]
+                    IF k = j THEN [state |-> "running", fence |-> fence, epoch |-> store.epoch]
                     ELSE IF a # None /\ k = a.job /\ held
                          THEN [jobs[k] EXCEPT !.state = IF unsure THEN "ready" ELSE "done"]
                     ELSE jobs[k]]
@@ -224,7 +224,7 @@ Turn(p) ==
                            ELSE IF unsure THEN (bodies \ {a}) \cup {[a EXCEPT !.ended = FALSE, !.stray = TRUE]}
                            ELSE bodies \ {a}
               /\ covered' = IF a # None /\ a.job \in Writers /\ ~unsure THEN Max(covered, a.wrote) ELSE covered
-              /\ verdict' = verdict \cup (IF a # None /\ held /\ ~Hold(a.job, a.fence) THEN {"rival"} ELSE {})
+              /\ verdict' = verdict \cup (IF held /\ (~Hold(a.job, a.fence) \/ jobs[a.job].epoch # a.epoch) THEN {"rival"} ELSE {})
               /\ Send(News(claimed, p, sent) @@
                     [kind |-> "turn", job |-> j, fence |-> IF j = None THEN 0 ELSE fence,
                      value |-> IF at > 0 THEN put ELSE 0, at |-> at, pre |-> pre, least |-> covered',
@@ -239,7 +239,7 @@ TurnArrives(m) ==
            kept == IF m.at > 0 THEN Keep(heard, m.value, m.at, m.sent, m.epoch) ELSE heard
        IN procs' = [procs EXCEPT ![m.proc] = [kept EXCEPT !.served = Max(@, m.told)]]
     /\ bodies' = IF m.job = None THEN bodies
-                 ELSE bodies \cup {[job |-> m.job, fence |-> m.fence, proc |-> m.proc, wrote |-> 0,
+                 ELSE bodies \cup {[job |-> m.job, fence |-> m.fence, epoch |-> m.epoch, proc |-> m.proc, wrote |-> 0,
                                     ended |-> m.job \in Watchers, late |-> FALSE, stray |-> FALSE, pre |-> m.pre]}
     /\ reads' = IF m.job \in Watchers /\ reads[m.job].state = "idle"
                 THEN [reads EXCEPT ![m.job] =
