@@ -14,7 +14,7 @@ ARGS ?=
 JOBS ?= auto
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check fix bench sim model requirements
+.PHONY: help demo test check fix bench races sim model requirements
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1mmake %-6s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ fix: $(VENV)/.ready-check ## Repair what can be repaired by itself: format, impo
 
 bench: $(VENV)/.ready-run ## Measure against the floors, and print one table
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+races: $(VENV)/.ready-run ## Count stale reads, naive cache-aside beside Selaras: SECONDS=40, SEED=4711, ARGS="--url redis"
+	@$(BIN)/python -m benchmarks.races $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: $(VENV)/.ready-run ## Search a simulated fleet for broken promises: SECONDS=60 or HOURS=8; SEED= for one world
 	@$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HOURS),--hours $(HOURS)) $(ARGS)

@@ -1,0 +1,1 @@
+"""How often caches serve what is stale, forced and counted: naive cache-aside, other libraries, and Selaras."""
