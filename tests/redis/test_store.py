@@ -11,7 +11,7 @@ import pytest
 from tests.redis.proxy import Proxy
 from tests.redis.servers import Cluster, RedisServer, Sentinels
 
-from selaras import ConfigurationError, Selaras, StoreMismatch, StoreUnavailable
+from selaras import ConfigurationError, Selaras, StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._contracts.partition import Fill, HeartbeatRequest, Instance, Invalidation, ReadRequest, TurnRequest
 from selaras._core.cache.entry import Hit, Miss
 from selaras._core.codec import checksum
@@ -53,10 +53,40 @@ async def is_hit(store: RedisStore, key: str = "k") -> bool:
 
 async def test_a_store_made_with_other_partitions_says_with_how_many(redis_server: RedisServer) -> None:
     async with opened(redis_server.url, partitions=3):
-        with pytest.raises(StoreMismatch, match=r"made with 3 partitions, and 1 were asked for: say \?partitions=3"):
+        with pytest.raises(StoreMismatch, match=r"made with 3 partitions, and 1 was asked for: say \?partitions=3"):
             await store_at(redis_server.url).open()
     async with opened(redis_server.url, partitions=3):
         pass
+    redis_server.clear()
+    async with opened(redis_server.url):
+        with pytest.raises(StoreMismatch, match="made with 1 partition, and 4 were asked for"):
+            await store_at(redis_server.url, partitions=4).open()
+
+
+async def test_no_store_is_made_where_a_full_server_would_throw_jobs_away(caplog: pytest.LogCaptureFixture) -> None:
+    with RedisServer(maxmemory_policy="allkeys-lru") as server:
+        with pytest.raises(StoreRefused, match=r"maxmemory-policy is allkeys-lru.*Set noeviction"):
+            await store_at(server.url).open()
+        assert server.call("DBSIZE") == 0
+
+        server.call("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+        async with opened(server.url) as store:
+            await store.partitions[0].enqueue([NewJob(id="j", task="t")], START)
+        assert caplog.messages == []
+
+        # What is there goes on, and says so once.
+        server.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lfu")
+        async with opened(server.url, partitions=1) as store:
+            record, _ = await store.partitions[0].job("j", START)
+            assert record is not None
+            await asyncio.to_thread(server.call, "CLIENT", "KILL", "TYPE", "normal")
+            before = await store.partitions[0].events_since(START)
+            (said,) = caplog.messages
+            assert "maxmemory-policy is allkeys-lfu" in said
+            # Even where it has thrown everything away: whoever runs must not stand still.
+            server.call("FLUSHALL")
+            after = await store.partitions[0].events_since(before.tail)
+            assert after.epoch > before.epoch
 
 
 async def test_a_store_of_another_format_is_left_alone(redis_server: RedisServer) -> None:

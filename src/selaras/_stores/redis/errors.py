@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 from selaras._core.errors import StoreRefused, StoreUnavailable
+from selaras._stores.redis.rights import commands_in
 
 RIGHTS_PAGE: Final = "docs/redis.md#rights"
 
@@ -60,7 +61,6 @@ _MEANINGS: Final = {
     "DENIED": Meaning.REFUSED,
 }
 
-_CALLS: Final = re.compile(r"\bp?call\('(\w+)'")
 _SCRIPT_FAULT: Final = re.compile(r"user_script|user_function|running script|script: [0-9a-f]{40}")
 
 
@@ -124,5 +124,5 @@ def _refusal(text: str, where: str, doing: str, script: str) -> str:
     if "DENIED" in text:
         return f"{where} is in protected mode and takes no clients from elsewhere: give it a password or bind it"
     # Some servers do not say which command of a script it was.
-    used = ", ".join(sorted({name.lower() for name in _CALLS.findall(script)}))
+    used = ", ".join(sorted(commands_in(script)))
     return f"{where} does not allow {doing}: {text}{f' (it uses {used})' if used else ''}. All rights: {RIGHTS_PAGE}"

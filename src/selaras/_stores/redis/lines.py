@@ -55,10 +55,15 @@ class Script(Protocol):
 
 
 class Greeting(Protocol):
-    """A partition about to be used over a connection that is new to it. `run_id`: of the server there."""
+    """A partition about to be used over a connection that is new to it.
+
+    Attributes:
+        run_id: of the server there. eviction: what it does when its memory is full, its `maxmemory-policy`.
+    """
 
     index: int
     run_id: str
+    eviction: str
 
     async def call(self, script: Script, args: Command) -> Any:
         """Run a script over that very connection. Raises StoreUnavailable."""
@@ -331,6 +336,7 @@ class Node:
         self.endpoint = endpoint
         self.wire: Wire | None = None
         self.run_id = ""
+        self.eviction = ""
         self._lines = lines
         self._waits_s = waits_s
         self._attempt: Task[Wire] | None = None
@@ -374,10 +380,10 @@ class Node:
             waits_s=self._waits_s,
         )
         try:
-            info = _info(await self._ask(wire, "INFO", "SERVER"), await self._ask(wire, "INFO", "REPLICATION"))
+            info = _info(*[await self._ask(wire, "INFO", of) for of in ("SERVER", "REPLICATION", "MEMORY")])
             if info.get("role") != "master":
                 raise StoreUnavailable(f"{self.endpoint} is a replica, or being made one: it takes no writes")
-            self.run_id = info["run_id"]
+            self.run_id, self.eviction = info["run_id"], info.get("maxmemory_policy", "")
         except BaseException:
             wire.abort("it cannot be used")
             raise
@@ -431,6 +437,7 @@ class _Greeting:
     def __init__(self, lines: Lines, node: Node, wire: Wire, index: int, *, asking: bool = False) -> None:
         self.index = index
         self.run_id = node.run_id
+        self.eviction = node.eviction
         self._lines = lines
         self._node = node
         self._wire = wire

@@ -40,11 +40,15 @@ def commands(shape: Shape, *, replicated: bool = False) -> tuple[str, ...]:
     if replicated:
         found.update(_REPLICATED)
     for name in verbs():
-        for said in _CALL.findall(script(name).text):
-            found.update(word.lower() for word in _QUOTED.findall(said))
+        found.update(commands_in(script(name).text))
     if shape != "cluster":
         found.discard("spublish")
     return tuple(sorted(found))
+
+
+def commands_in(text: str) -> set[str]:
+    """Return the commands that a script's text calls, as an ACL rule spells them, without the `+`."""
+    return {word.lower() for said in _CALL.findall(text) for word in _QUOTED.findall(said)}
 
 
 def rule(prefix: str, shape: Shape, *, replicated: bool = False) -> str:

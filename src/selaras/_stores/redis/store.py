@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from random import Random
 from typing import Final
@@ -10,7 +11,7 @@ import msgspec
 
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.store import Bell, Pulse
-from selaras._core.errors import StoreMismatch
+from selaras._core.errors import StoreMismatch, StoreRefused
 from selaras._stores.redis.address import CLUSTER_PARTITIONS, Names, RedisAddress
 from selaras._stores.redis.caller import Caller
 from selaras._stores.redis.ear import Ear
@@ -20,6 +21,8 @@ from selaras._stores.redis.partition import RedisPartition
 from selaras._stores.redis.pulse import PulseLoop, RedisPulse
 from selaras._stores.redis.scripts import script
 from selaras._stores.redis.topology import topology_of
+
+_log = logging.getLogger("selaras")
 
 FORMAT: Final = 1
 """What this version makes of its keys; another number is another layout."""
@@ -52,6 +55,7 @@ class RedisStore:
         self._chance = chance
         self._now_us: Callable[[], int] | None = server_time.wall_us if server_time is not None else None
         self._epochs = [NEVER] * partitions
+        self._eviction = ""  # as the server said when it was greeted last
         names = Names(address.prefix)
         topology = topology_of(address, names, partitions)
         common = Common(address, names, topology, partitions, chance, self._greet)
@@ -90,10 +94,16 @@ class RedisStore:
         """Make what must always be there, and notice a lost memory (P20)."""
         index, count = greeting.index, len(self.partitions)
         sharded = self._address.shape == "cluster"
-        request = (FORMAT, count, index, greeting.run_id, int(sharded), self._epochs[index])
+        loses_jobs = greeting.eviction.startswith("allkeys")
+        request = (FORMAT, count, index, greeting.run_id, int(sharded), self._epochs[index], loses_jobs)
         now_us = self._now_us() if self._now_us is not None else 0
         words = (now_us, self._chance.getrandbits(_CHANCE_BITS), 0, 0, msgspec.msgpack.encode(request))
         *_, format_, partitions, epoch = await greeting.call(script("greet"), words)
+        if not format_:
+            raise StoreRefused(
+                f"{self.url}: its maxmemory-policy is {greeting.eviction}: full, the server would throw jobs away, so no "
+                "store is made there. Set noeviction, or volatile-lru: then only cached values go"
+            )
         if format_ != FORMAT:
             raise StoreMismatch(
                 f"{self.url}: what is stored under {self._address.prefix!r} has format {format_}, and this version of "
@@ -101,10 +111,23 @@ class RedisStore:
             )
         if partitions != count:
             raise StoreMismatch(
-                f"{self.url}: the store under {self._address.prefix!r} was made with {partitions} partitions, and "
-                f"{count} were asked for: say ?partitions={partitions} in the URL, or give it another prefix or namespace"
+                f"{self.url}: the store under {self._address.prefix!r} was made with {_partitions(partitions)}, and {count} "
+                f"{'was' if count == 1 else 'were'} asked for: say ?partitions={partitions} in the URL, or give it another "
+                "prefix or namespace"
             )
         self._epochs[index] = max(self._epochs[index], epoch)
+        if loses_jobs and greeting.eviction != self._eviction:
+            _log.warning(
+                "%s: its maxmemory-policy is %s: when it is full, the server throws jobs away; set noeviction, or "
+                "volatile-lru",
+                self.url,
+                greeting.eviction,
+            )
+        self._eviction = greeting.eviction
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition" if count == 1 else f"{count} partitions"
 
 
 def partitions_for(address: RedisAddress, said: int) -> int:

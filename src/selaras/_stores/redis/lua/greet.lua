@@ -1,13 +1,16 @@
 -- greet: makes a partition, or begins a new epoch of one that its server may have forgotten parts of
 -- uses: log, cells
--- arguments: format, partitions, index, run id of the server, sharded (1: hints go by sharded pub/sub), the highest epoch that the caller has seen (-1: none)
--- reply: the format and the partitions that it has, and its epoch
--- keys: accepted asked batches cancels counts dependents directory due dyn edges ended expiry far holders idle jobs left lines members mixed offers outbox page_order pages queues ready strays turns
+-- arguments: format, partitions, index, run id of the server, sharded (1: hints go by sharded pub/sub), the highest epoch that the caller has seen (-1: none), whether a full server would throw jobs away
+-- reply: the format and the partitions that it has, and its epoch; format 0: there is none, and none was made
+-- keys: accepted asked batches cancels counts dependents directory due dyn edges ended expiry far holders idle jobs left lines members mixed offers outbox page_order pages queues ready strays tellings turns
 -- cost: O(1), at a new epoch O(entries)                           -- promise: atomic
 -- flags: allow-oom
 
-local format, partitions, index_, run, sharded, seen = unpack(REQ)
+local format, partitions, index_, run, sharded, seen, loses_jobs = unpack(REQ)
 local is_new = not ledger
+if is_new and loses_jobs and seen < 0 then -- who has seen one goes on
+    return { 0, 0, 0 }
+end
 if is_new then
     call('HSET', K.meta, 'format', format, 'partitions', partitions, 'run', run)
     M.partitions, M.index, M.epoch = partitions, index_, seen + 1
@@ -18,7 +21,7 @@ if is_new then
     }) do
         call('HSET', key, ABSENT, '')
     end
-    for _, key in ipairs({ K.ready, K.members, K.mixed, K.asked, K.cancels, K.idle, K.outbox, K.batches, K.dependents }) do
+    for _, key in ipairs({ K.ready, K.members, K.mixed, K.asked, K.cancels, K.idle, K.outbox, K.batches, K.dependents, K.tellings }) do
         call('ZADD', key, 0, ABSENT)
     end
     for _, key in ipairs({ K.due, K.expiry, K.ended, K.far, K.strays, K.offers, K.page_order }) do
