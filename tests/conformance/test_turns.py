@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.clock import SECOND
-from tests.conformance.world import LEASE, A, B, C, K, World, job
+from tests.conformance.world import LEASE, A, B, C, D, K, World, job
 
 from selaras._core.jobs.job import Attempt, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
@@ -37,6 +37,24 @@ async def test_p16_a_repeated_turn_executes_nothing_again(world: World) -> None:
 
     assert [claim.job for claim in again.claims] == [A]
     assert await world.states(A, B) == [RUNNING, READY]
+
+
+async def test_p16_a_repeat_names_only_claims_that_still_stand(world: World) -> None:
+    """Else a body would start that runs elsewhere, or has ended."""
+    worker, other = await world.worker(), await world.worker()
+    await world.enqueue(job(A), job(B), job(C), job(D, writes=(K,)))
+    first = await worker.send(limit=4)
+    a, _, c, d = first.claims
+    await worker.send(
+        Settlement(A, a.fence, JobEvent.SUCCEED), Settlement(D, d.fence, JobEvent.RETRY, delay_us=SECOND), limit=0
+    )
+    worker.beat(c)  # B was never received, as far as the worker knows
+    (again,) = await other.claims(limit=1)
+
+    repeated = await worker.repeat(1, limit=4)
+
+    assert (again.job, again.number) == (B, 1)
+    assert repeated.claims == (c,)
 
 
 async def test_p16_a_turn_that_was_acknowledged_is_forgotten_and_does_nothing_any_more(world: World) -> None:

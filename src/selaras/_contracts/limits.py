@@ -16,6 +16,9 @@ LOG_LENGTH: Final = 50_000
 DUE_PER_TURN: Final = 1_000
 """Jobs whose time has come that one turn lets go on; more are left to the next one."""
 
+TOLD_PER_STEP: Final = 500
+"""Dependents that one verb tells of the ends of their parents; more are left to the turns and the housekeeping that follow."""
+
 REAP_GRACE_US: Final = 2_000_000
 """The least time between the two looks at an expired lease; see `reap_grace_us`."""
 

@@ -16,12 +16,16 @@ The laws every store keeps (P-numbers: the protocol's rules):
         family has an event after the token was granted, and not below the key's floor (P11, P12, P13).
     L8  Fences, tokens and stamps come from one counter, `max(last + 1, now)`, with the epoch in its high bits,
         never reused (P15). "Now" is the store's time: it does not go back when a wall clock does.
-    L9  Turns are numbered by the instance; a repeat returns the same outcomes and claims with fresh news (P16).
+    L9  Turns are numbered by the instance; a repeat returns the same outcomes, of its claims those that still stand, and
+        fresh news (P16). What a heartbeat released meanwhile, or a later turn settled, is another's or over: to hand it
+        out once more would run it twice.
     L10 Of a line at most one job runs. Its head is the first by (priority, time of joining) that may run (P21).
     L11 What belongs to another partition goes into the outbox in the same step, and is delivered at least once;
         accepting a delivery twice does no more than void once more (P17, P22).
     L12 What no attempt follows lets go of everything: whatever ends a job, by hand or by itself, frees its line, its
         unique key and its intents; those of lost attempts after a grace (P18).
+    L13 What waits for a job is told of its end within a bound (`TOLD_PER_STEP`) by the verb that ends it; who is left is told
+        by the turns and rounds of housekeeping that follow, in steps, and until then the job is kept.
 """
 
 from __future__ import annotations
@@ -94,7 +98,7 @@ class TurnReply(Struct, frozen=True, kw_only=True):
         enrolled: False: the instance's lease ran out or it was never enrolled; nothing was claimed, settlements
             were refused. Enrol again under a new id.
         settled: one a settlement, in order.
-        more: ready work that this worker could claim was left.
+        more: ready work that this worker could claim was left, or may come: of some end not all were told yet (L13).
         next_due_us: microseconds until the next scheduled job is due; -1: none.
         cancels: attempts of this instance that were asked to end.
         outbox: effects wait to be delivered to other partitions.

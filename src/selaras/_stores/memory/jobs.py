@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from selaras._contracts.limits import HISTORY_MOST, INTENT_GRACE_US, LOCK_ACCEPT_US, ORPHAN_US, UNROUTABLE_US
+from selaras._contracts.limits import (
+    HISTORY_MOST,
+    INTENT_GRACE_US,
+    LOCK_ACCEPT_US,
+    ORPHAN_US,
+    TOLD_PER_STEP,
+    UNROUTABLE_US,
+)
 from selaras._contracts.partition import (
     Admit,
     AnyEffect,
@@ -121,6 +128,15 @@ class Leaseholder:
     idle: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class Telling:
+    """Dependents of a job that are to be told how it stands: the first `left` of them. `is_gone`: it is not known any more."""
+
+    job: str
+    left: int
+    is_gone: bool
+
+
 class Jobs:
     """Every job of the partition and what orders them. Each method is one step of a verb."""
 
@@ -134,6 +150,10 @@ class Jobs:
         self.lanes: dict[tuple[str, str], list[Rank]] = {}
         self.lines: dict[str, Line] = {}
         self.dependents: dict[str, dict[tuple[str, Edge], int]] = {}  # parent -> (child, edge) -> home
+        self.tellings: list[Telling] = []  # those that earlier verbs have left
+        self._begun: list[Telling] = []  # by this verb
+        self._told = 0  # dependents, by this verb
+        self._is_telling = False
         self.directory: dict[str, tuple[str, int]] = {}  # name -> the job that holds it, and its home (P22)
         self.paused: set[str] = set()
         self.holders: dict[str, Leaseholder] = {}
@@ -525,7 +545,7 @@ class Jobs:
         failed = state is JobState.FAILED and not _is_scope(row)
         row.keep_until_us = now + (row.new.failed_ttl_us if failed else row.new.result_ttl_us)
         self._let_go(row, now)
-        self._tell_dependents(row, now)
+        self._begin_telling(row.id, now)
         if row.new.kind is JobKind.LOCK:  # nothing can wait for it
             self._forget(row)
 
@@ -580,8 +600,7 @@ class Jobs:
         row.reason, row.error, row.cancel_requested, row.strayed_us = "", None, False, 0
         row.expires_us = now + row.new.expires_in_us if row.new.expires_in_us else 0
         self._enter(row, JobEvent.REVIVE, now)
-        for (child, edge), home in self.dependents.get(row.id, {}).items():
-            self._part(Parted(to=home, parent=row.id, child=child, edge=edge, state=row.state), now)
+        self._begin_telling(row.id, now)
         return Admission(row.id, row.state, created=False)
 
     def forget_ended(self, now: int, limit: int) -> int:
@@ -589,11 +608,11 @@ class Jobs:
         over = sorted(
             (row.keep_until_us, row.number, row.id)
             for row in self.rows.values()
-            if row.state in FINAL and row.keep_until_us <= now
+            if row.state in FINAL and row.keep_until_us <= now and not self._is_told_of(row.id)
         )
         for _, _, job in over[:limit]:
             self._forget(self.rows[job])
-            self._orphan_dependents(job, now)
+            self._begin_telling(job, now, is_gone=True)
         return len(over[:limit])
 
     def purge(self, states: Iterable[JobState], queue: str, limit: int, now: int) -> int:
@@ -605,23 +624,20 @@ class Jobs:
             and row.state is not JobState.RUNNING
             and row.new.kind is JobKind.TASK
             and (not queue or row.new.queue == queue)
+            and not self._is_told_of(row.id)
         ][:limit]
         for row in wanted:
             if row.state in WAITING:
                 self._leave(row, now)
                 self._let_go(row, now)
             self._forget(row)
-            self._orphan_dependents(row.id, now)
+            self._begin_telling(row.id, now, is_gone=True)
         return len(wanted)
 
     def _forget(self, row: Row) -> None:
         del self.rows[row.id]
         if self._partitions > 1 and row.new.kind is JobKind.TASK:
             self._free(id_entry(row.id), row.id, partition_of(row.id, self._partitions))
-
-    def _orphan_dependents(self, job: str, now: int) -> None:
-        for (child, edge), home in self.dependents.pop(job, {}).items():
-            self._part(Parted(to=home, parent=job, child=child, edge=edge, state=None), now)
 
     # -- parents and children
 
@@ -649,12 +665,52 @@ class Jobs:
             return
         self.dependents.setdefault(effect.parent, {})[effect.child, effect.edge] = effect.home
 
-    def _tell_dependents(self, parent: Row, now: int) -> None:
-        waiting = self.dependents.pop(parent.id, {})
-        for (child, edge), home in waiting.items():
-            if parent.state is JobState.FAILED and edge in (Edge.AFTER, Edge.VALUE):
-                self.dependents.setdefault(parent.id, {})[child, edge] = home  # it may be retried by hand
-            self._part(self._parted(parent.id, parent, child, edge, home), now)
+    def _begin_telling(self, job: str, now: int, *, is_gone: bool = False) -> None:
+        """Tell those who wait for a job how it stands, as many as this verb may (L13)."""
+        self.tellings[:] = [one for one in self.tellings if one.job != job]
+        if job in self.dependents:
+            self._begun.append(Telling(job, len(self.dependents[job]), is_gone))
+            self.tell(now)
+
+    def tell(self, now: int, *, goes_on: bool = False) -> None:
+        """Tell what was begun; with `goes_on` what earlier verbs have left, too. Ends that follow from it wait for their turn."""
+        if self._is_telling:
+            return
+        self._is_telling = True
+        while self._told < TOLD_PER_STEP and (waiting := self._begun or (self.tellings if goes_on else [])):
+            telling = waiting[0]
+            self._tell_some(telling, min(telling.left, TOLD_PER_STEP - self._told), now)
+            if not telling.left:
+                waiting.remove(telling)
+        self._is_telling = False
+
+    def _tell_some(self, telling: Telling, most: int, now: int) -> None:
+        job, waiting = telling.job, self.dependents[telling.job]
+        parent = None if telling.is_gone else self.rows.get(job)
+        telling.left -= most
+        self._told += most
+        some = [(child, edge, waiting.pop((child, edge))) for child, edge in list(waiting)[:most]]
+        for child, edge, home in some:
+            if parent and _waits_on(parent.state, edge):
+                waiting[child, edge] = home
+        if not waiting:
+            del self.dependents[job]
+        for child, edge, home in some:
+            self._part(self._parted(job, parent, child, edge, home), now)
+
+    def put_off(self) -> None:
+        """The verb has ended: what it could not tell is left to others."""
+        self.tellings += self._begun
+        self._begun.clear()
+        self._told = 0
+
+    @property
+    def is_telling_left(self) -> bool:
+        """Whether somebody is to be told yet."""
+        return bool(self._begun or self.tellings)
+
+    def _is_told_of(self, job: str) -> bool:
+        return any(one.job == job for one in (*self._begun, *self.tellings))
 
     def _parted(self, job: str, parent: Row | None, child: str, edge: Edge, home: int) -> Parted:
         return Parted(
@@ -909,6 +965,11 @@ def _in_line(row: Row) -> Rank:
 
 def _in_lane(row: Row) -> Rank:
     return (-row.new.priority, row.place, row.id)
+
+
+def _waits_on(state: JobState, edge: Edge) -> bool:
+    """Say whether a dependent goes on waiting for a parent in this state: one that failed may be retried by hand."""
+    return state not in FINAL or (state is JobState.FAILED and edge in (Edge.AFTER, Edge.VALUE))
 
 
 def _is_scope(row: Row) -> bool:

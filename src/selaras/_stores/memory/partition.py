@@ -104,9 +104,11 @@ class MemoryPartition:
                 settled = self._settle(request.instance, request.settlements, now)
                 self._note_progress(request)
                 self._jobs.promote(now, DUE_PER_TURN)
+                self._jobs.tell(now, goes_on=True)
                 holder.replies[request.number] = settled, self._claim(request, now)
-            settled, claims = holder.replies.get(request.number, ((), ()))
-            more = self._jobs.claimable(request.queues, request.tasks) is not None
+            settled, claimed = holder.replies.get(request.number, ((), ()))
+            claims = tuple(one for one in claimed if self._jobs.holds(request.instance, one.job, one.fence))
+            more = self._jobs.claimable(request.queues, request.tasks) is not None or self._jobs.is_telling_left
             if more:
                 self._jobs.woken.extend(request.queues)
             holder.idle = ()
@@ -282,6 +284,7 @@ class MemoryPartition:
                 self._jobs.arrange(name, now)
             fallen = self._cells.drop_fallen(now, limit)
             self._cells.drop_dead(now)
+            self._jobs.tell(now, goes_on=True)
             registered = self._jobs.register_again(now, limit)
             unroutable = self._jobs.unroutable(now)
             for row in unroutable:
@@ -296,7 +299,7 @@ class MemoryPartition:
                 purged=purged,
                 unroutable=len(unroutable),
                 trimmed=trimmed,
-                again=limit in (promoted, expired, purged, fallen, registered),
+                again=limit in (promoted, expired, purged, fallen, registered) or self._jobs.is_telling_left,
                 orphans=self._cells.orphans(now - ORPHAN_US),
                 outbox=bool(self._jobs.effects),
             )
@@ -523,7 +526,8 @@ class MemoryPartition:
         return max(0, min(due) - now) if due else -1
 
     def _wake(self) -> None:
-        """Ring one idle instance for each queue that has news, and those that were asked to cancel."""
+        """End a verb: ring one idle instance for each queue that has news, and those that were asked to cancel."""
+        self._jobs.put_off()
         for queue in dict.fromkeys(self._jobs.woken):
             for holder in self._jobs.holders.values():
                 if queue in holder.idle:

@@ -52,6 +52,7 @@ LEDGER: Final = (
     "partitions",
     "index",
     "dependents",  # ever noted: the order of those of one parent
+    "tellings",  # ends that not all who wait for them were told of
     "instances",  # ever enrolled: their order
     "serving",  # grows when the queues change that are served
     "arranged",  # `serving` when lines were last arranged by it

@@ -13,7 +13,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from selaras._contracts.limits import HISTORY_MOST, INTENT_GRACE_US, LOCK_ACCEPT_US, ORPHAN_US, UNROUTABLE_US
+from selaras._contracts.limits import (
+    HISTORY_MOST,
+    INTENT_GRACE_US,
+    LOCK_ACCEPT_US,
+    ORPHAN_US,
+    TOLD_PER_STEP,
+    UNROUTABLE_US,
+)
 from selaras._contracts.partition import (
     Admit,
     AnyEffect,
@@ -70,7 +77,7 @@ LATE: Final = (
 )
 OVER: Final = """
     SELECT e.number, e.state, j.id, j.kind, j.queue, j.awaited FROM ends AS e JOIN jobs AS j ON j.number = e.number
-    WHERE e.keep_until_us <= ? ORDER BY e.keep_until_us, e.number LIMIT ?
+    WHERE e.keep_until_us <= ? AND j.id NOT IN (SELECT job FROM tellings) ORDER BY e.keep_until_us, e.number LIMIT ?
 """
 RUNNING: Final = (
     "SELECT j.id, r.fence, j.kind, r.turn FROM runs AS r JOIN jobs AS j ON j.number = r.number"
@@ -121,7 +128,11 @@ _DEPEND: Final = (
     "INSERT INTO dependents (parent, child, edge, home) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (parent, child, edge) DO UPDATE SET home = excluded.home"
 )
-_DEPENDENTS: Final = "SELECT child, edge, home FROM dependents WHERE parent = ? ORDER BY number"
+_DEPENDENTS: Final = "SELECT child, edge, home, number FROM dependents WHERE parent = ? ORDER BY number LIMIT ?"
+_TELL: Final = "INSERT INTO tellings (job, dependents, is_gone) VALUES (?, ?, ?)"
+_NEXT_TELLING: Final = "SELECT job, dependents, is_gone FROM tellings ORDER BY number LIMIT 1"
+_TELL_FEWER: Final = "UPDATE tellings SET dependents = ? WHERE job = ?"
+_TOLD: Final = "DELETE FROM tellings WHERE job = ?"
 _HOLDER: Final = "SELECT job, home FROM directory WHERE name = ?"
 _HOLD: Final = "INSERT OR REPLACE INTO directory VALUES (?, ?, ?)"
 _FREE: Final = "DELETE FROM directory WHERE name = ? AND job = ? AND ? IN (home, -1)"
@@ -158,6 +169,16 @@ class _Line:
     head: str = ""
     is_fresh: bool = True
     first: str | None = None
+
+
+@dataclass(slots=True)
+class _Telling:
+    """Dependents of a job that are to be told how it stands: the first `left` of them. `is_gone`: it is not known any more."""
+
+    job: str
+    left: int
+    is_gone: bool
+    is_kept: bool = False  # in the table: an earlier verb has left it
 
 
 class Lanes:
@@ -223,6 +244,9 @@ class Jobs:
         self._lines: dict[str, _Line] = {}
         self._lines_changed: set[str] = set()
         self._counted: dict[tuple[str, int], int] = {}
+        self._begun: list[_Telling] = []  # by this verb
+        self._told = 0  # dependents, by this verb
+        self._is_telling = False
         self._due_us: int | None = None  # when the next scheduled job is due, if that is known
         self._is_due_known = False
         self._served_at = -1
@@ -431,8 +455,10 @@ class Jobs:
             self._counted.clear()
 
     def clear(self) -> None:
-        """A verb has ended: nothing that was read is known any more."""
+        """A verb has ended: nothing that was read is known any more, and what it could not tell is left to others."""
         self.flush()
+        self._put_off()
+        self._told = 0
         self._cells.clear()
         if self._rows:
             self._rows.clear()
@@ -448,6 +474,8 @@ class Jobs:
         self._lines.clear()
         self._lines_changed.clear()
         self._counted.clear()
+        self._begun.clear()
+        self._told, self._is_telling = 0, False
         self._cells.forget_all()
         self._is_due_known = False
         self.lanes.forget()
@@ -877,7 +905,8 @@ class Jobs:
         failed = state is JobState.FAILED and not _is_scope(row)
         row.keep_until_us = now + (row.rest.failed_ttl_us if failed else row.result_ttl_us)
         self._let_go(row, now)
-        self._tell_dependents(row, now)
+        if row.awaited:
+            self._begin_telling(row.id, now)
         if row.kind is JobKind.LOCK:  # nothing can wait for it
             self._forget(row, now)
 
@@ -934,13 +963,13 @@ class Jobs:
         self.touch(row)
         row.expires_us = now + row.rest.expires_in_us if row.rest.expires_in_us else 0
         self._enter(row, JobEvent.REVIVE, now)
-        for child, edge, home in self._dependents(row.id):
-            self._part(Parted(to=home, parent=row.id, child=child, edge=edge, state=row.state), now)
+        self._begin_telling(row.id, now)
         return Admission(row.id, row.state, created=False)
 
     def forget_ended(self, now: int, limit: int) -> int:
         """Delete jobs whose retention is over, the longest ended first. Returns how many."""
         self.flush()
+        self._put_off()
         over = self._execute(OVER, (now, limit)).fetchall()
         numbers = [(number,) for number, _, _, _, _, _ in over]
         self._con.executemany(_FORGET_END, numbers)
@@ -952,7 +981,7 @@ class Jobs:
                 self._free_id(job, now)
         for _, _, job, _, _, awaited in over:
             if awaited:
-                self._orphan_dependents(job, now)
+                self._begin_telling(job, now, is_gone=True)
         return len(over)
 
     def purge(self, states: Iterable[JobState], queue: str, limit: int, now: int) -> int:
@@ -960,7 +989,7 @@ class Jobs:
         self.flush()
         wanted = self._execute(
             f"SELECT j.id {rows.FROM} WHERE {rows.STATE} IN ({among(tuple(set(states) - {JobState.RUNNING}))}) AND {IS_TASK}"
-            " AND (? = '' OR queue = ?) ORDER BY j.number LIMIT ?",
+            " AND (? = '' OR queue = ?) AND j.id NOT IN (SELECT job FROM tellings) ORDER BY j.number LIMIT ?",
             (queue, queue, limit),
         ).fetchall()
         for row in [self.known(job) for (job,) in wanted]:
@@ -968,7 +997,7 @@ class Jobs:
                 self._leave(row, now)
                 self._let_go(row, now)
             self._forget(row, now)
-            self._orphan_dependents(row.id, now)
+            self._begin_telling(row.id, now, is_gone=True)
         return len(wanted)
 
     def _forget(self, row: Row, now: int) -> None:
@@ -989,13 +1018,6 @@ class Jobs:
             self.count(*kept.counted, -1)
         if row.kind is JobKind.TASK:
             self._free_id(row.id, now)
-
-    def _orphan_dependents(self, job: str, now: int) -> None:
-        waiting = self._dependents(job)
-        if waiting:
-            self._execute("DELETE FROM dependents WHERE parent = ?", (job,))
-        for child, edge, home in waiting:
-            self._part(Parted(to=home, parent=job, child=child, edge=edge, state=None), now)
 
     # -- parents and children
 
@@ -1028,21 +1050,58 @@ class Jobs:
             parent.awaited = True
             self.touch(parent)
 
-    def _dependents(self, parent: str) -> list[tuple[str, Edge, int]]:
-        waiting = self._execute(_DEPENDENTS, (parent,)).fetchall()
-        return [(child, _EDGES[edge], home) for child, edge, home in waiting]
+    def _begin_telling(self, job: str, now: int, *, is_gone: bool = False) -> None:
+        """Tell those who wait for a job how it stands, as many as this verb may (L13)."""
+        if self._log.tellings:
+            self._log.tellings -= self._execute(_TOLD, (job,)).rowcount
+        (left,) = self._execute("SELECT count(*) FROM dependents WHERE parent = ?", (job,)).fetchone()
+        if left:
+            self._begun.append(_Telling(job, left, is_gone))
+            self._log.tellings += 1
+            self.tell(now)
 
-    def _tell_dependents(self, parent: Row, now: int) -> None:
-        if not parent.awaited:
+    def tell(self, now: int, *, goes_on: bool = False) -> None:
+        """Tell what was begun; with `goes_on` what earlier verbs have left, too. Ends that follow from it wait for their turn."""
+        if self._is_telling or not self._log.tellings:
             return
-        waiting = self._dependents(parent.id)
-        if not waiting:
-            return
-        self._execute("DELETE FROM dependents WHERE parent = ?", (parent.id,))
+        self._is_telling = True
+        while self._told < TOLD_PER_STEP and (telling := self._next_telling(goes_on=goes_on)):
+            most = min(telling.left, TOLD_PER_STEP - self._told)
+            self._tell_some(telling, most, now)
+            if not telling.left:
+                self._log.tellings -= 1
+            if not telling.left and not telling.is_kept:
+                self._begun.remove(telling)
+        self._is_telling = False
+
+    def _next_telling(self, *, goes_on: bool) -> _Telling | None:
+        if self._begun:
+            return self._begun[0]
+        kept = self._execute(_NEXT_TELLING).fetchone() if goes_on else None
+        return _Telling(kept[0], kept[1], bool(kept[2]), is_kept=True) if kept else None
+
+    def _tell_some(self, telling: _Telling, most: int, now: int) -> None:
+        job = telling.job
+        parent = None if telling.is_gone else self.get(job)
+        telling.left -= most
+        self._told += most
+        if telling.is_kept:
+            self._execute(*((_TELL_FEWER, (telling.left, job)) if telling.left else (_TOLD, (job,))))
+        some = self._execute(_DEPENDENTS, (job, most)).fetchall()
+        self._execute("DELETE FROM dependents WHERE parent = ? AND number <= ?", (job, some[-1][3]))
+        waiting = [(child, _EDGES[edge], home) for child, edge, home, _ in some]
+        if parent:
+            again = [(job, child, edge.value, home) for child, edge, home in waiting if _waits_on(parent.state, edge)]
+            self._con.executemany(_DEPEND, again)
+        self.read_ahead([child for child, _, home in waiting if home == self.index])
         for child, edge, home in waiting:
-            if parent.state is JobState.FAILED and edge in (Edge.AFTER, Edge.VALUE):
-                self._execute(_DEPEND, (parent.id, child, edge.value, home))  # it may be retried by hand
-            self._part(self._parted(parent.id, parent, child, edge, home), now)
+            self._part(self._parted(job, parent, child, edge, home), now)
+
+    def _put_off(self) -> None:
+        """Leave to others what this verb could not tell."""
+        if self._begun:
+            self._con.executemany(_TELL, [(one.job, one.left, one.is_gone) for one in self._begun])
+            self._begun.clear()
 
     def _parted(self, job: str, parent: Row | None, child: str, edge: Edge, home: int) -> Parted:
         return Parted(
@@ -1264,6 +1323,11 @@ _queues_decoder: Final = msgspec.msgpack.Decoder(_Queues)
 
 def _decode_queues(instance: Any) -> tuple[str, ...]:
     return _queues_decoder.decode(instance).queues
+
+
+def _waits_on(state: JobState, edge: Edge) -> bool:
+    """Say whether a dependent goes on waiting for a parent in this state: one that failed may be retried by hand."""
+    return state not in FINAL or (state is JobState.FAILED and edge in (Edge.AFTER, Edge.VALUE))
 
 
 def _is_scope(row: Row) -> bool:

@@ -11,7 +11,7 @@ from selaras._stores.sqlite.connection import Connection
 
 _FIELDS: Final = (
     "position", "event_id", "before_position", "before_id", "last_mark", "tag_floor", "epoch", "counter",
-    "numbers", "effects_waiting", "serving", "arranged", "lanes", "time_us", "offset_us", "slewed_us",
+    "numbers", "effects_waiting", "tellings", "serving", "arranged", "lanes", "time_us", "offset_us", "slewed_us",
 )  # fmt: skip
 
 _LOAD: Final = f"SELECT {', '.join(_FIELDS)} FROM ledger"
@@ -34,6 +34,7 @@ class Log:
 
     Attributes:
         last_mark: where the last event of a tag or family stands: what is younger needs no look at the marks.
+        tellings: ends that not all who wait for them were told of.
         numbers: counts jobs, places and joinings, so that one order covers them all.
         lanes: grows when a lane was added or dropped.
         serving: grows when the set of served queues may have changed; `arranged`: up to where lines know it.
@@ -53,6 +54,7 @@ class Log:
     counter: int
     numbers: int
     effects_waiting: int
+    tellings: int
     serving: int
     arranged: int
     lanes: int
@@ -70,7 +72,7 @@ class Log:
         """Read the row, at the beginning of a transaction, if another connection may have changed it."""
         (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
-            self.epoch, self.counter, self.numbers, self.effects_waiting, self.serving,
+            self.epoch, self.counter, self.numbers, self.effects_waiting, self.tellings, self.serving,
             self.arranged, self.lanes, self.time_us, self.offset_us, self.slewed_us,
         ) = self._loaded = self._con.execute(_LOAD).fetchone()  # fmt: skip
 
@@ -79,7 +81,7 @@ class Log:
         self.flush()
         row = (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
-            self.epoch, self.counter, self.numbers, self.effects_waiting, self.serving,
+            self.epoch, self.counter, self.numbers, self.effects_waiting, self.tellings, self.serving,
             self.arranged, self.lanes, self.time_us, self.offset_us, self.slewed_us,
         )  # fmt: skip
         if row != self._loaded:

@@ -17,7 +17,7 @@ from selaras._core.jobs.lifecycle import FINAL, WAITING
 from selaras._core.jobs.states import JobState
 from selaras._stores.sqlite.connection import Connection
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 
 STATES: Final = {
@@ -64,7 +64,7 @@ CREATE TABLE ledger (
     before_position INTEGER NOT NULL DEFAULT 0, before_id INTEGER NOT NULL DEFAULT 0,
     last_mark INTEGER NOT NULL DEFAULT 0, tag_floor INTEGER NOT NULL DEFAULT 0,
     epoch INTEGER NOT NULL DEFAULT 0, counter INTEGER NOT NULL DEFAULT 0, numbers INTEGER NOT NULL DEFAULT 0,
-    effects_waiting INTEGER NOT NULL DEFAULT 0,
+    effects_waiting INTEGER NOT NULL DEFAULT 0, tellings INTEGER NOT NULL DEFAULT 0,
     serving INTEGER NOT NULL DEFAULT 0, arranged INTEGER NOT NULL DEFAULT 0, lanes INTEGER NOT NULL DEFAULT 0,
     time_us INTEGER NOT NULL DEFAULT 0,
     -- The store's time is `offset_us` + the time since boot; `slewed_us`: when, since boot, the offset was looked at.
@@ -150,6 +150,10 @@ CREATE TABLE states (code INTEGER PRIMARY KEY, name TEXT);
 CREATE TABLE lines (name TEXT PRIMARY KEY, holder TEXT NOT NULL, head TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE dependents (
     number INTEGER PRIMARY KEY, parent TEXT, child TEXT, edge TEXT, home INTEGER, UNIQUE (parent, child, edge)
+);
+-- Jobs whose first so many dependents are to be told yet how they stand, or that they are not known any more.
+CREATE TABLE tellings (
+    number INTEGER PRIMARY KEY, job TEXT NOT NULL UNIQUE, dependents INTEGER NOT NULL, is_gone INTEGER NOT NULL
 );
 CREATE TABLE directory (name TEXT PRIMARY KEY, job TEXT, home INTEGER) WITHOUT ROWID;
 CREATE TABLE paused (queue TEXT PRIMARY KEY) WITHOUT ROWID;

@@ -214,6 +214,7 @@ class Steps:
             settled = tuple(self._plain.settle(instance, holder, request.settlements, now))
             self._note_progress(request)
             self._jobs.promote(now, DUE_PER_TURN)
+            self._jobs.tell(now, goes_on=True)
             taken, more = self._claim(request, holder, now, limit=request.limit)
             position = self._log.position
             claims = tuple([_claim(one, position) for one in taken])
@@ -221,6 +222,7 @@ class Steps:
             self._replies.keep(instance, request.number, (settled, claims))
         else:
             more = self._claim(request, holder, now, limit=0)[1]
+        more = more or self._log.tellings > 0
         if more:
             self._jobs.woken.extend(request.queues)
         if was_idle is not None:
@@ -302,9 +304,12 @@ class Steps:
         return left
 
     def _tell_again(self, request: TurnRequest, kept: msgspec.Raw) -> Told:
-        told = self._replies.find(request.instance, request.number)
-        if told is not None:
-            return told
+        told = self._replies.find(request.instance, request.number) or self._read_again(request, kept)
+        settled, claims = told
+        self._jobs.read_ahead([one.job for one in claims])
+        return settled, tuple(one for one in claims if self._jobs.holds(request.instance, one.job, one.fence))
+
+    def _read_again(self, request: TurnRequest, kept: msgspec.Raw) -> Told:
         reply = _decode_reply(kept)
         settled = tuple(
             Settled(one.job, one.fence, JobState.SUCCEEDED) if it is None else it
@@ -456,6 +461,7 @@ class Steps:
         self._jobs.arrange_all(now)
         fallen = self._cells.drop_fallen(now, limit)
         self._cells.drop_dead(now, limit)
+        self._jobs.tell(now, goes_on=True)
         registered = self._jobs.register_again(now, limit)
         unroutable = self._jobs.unroutable(now)
         for row in unroutable:
@@ -472,7 +478,7 @@ class Steps:
             purged=purged,
             unroutable=len(unroutable),
             trimmed=trimmed,
-            again=limit in (promoted, expired, purged, fallen, registered),
+            again=limit in (promoted, expired, purged, fallen, registered) or self._log.tellings > 0,
             orphans=self._cells.orphans(now - ORPHAN_US),
             outbox=self._log.effects_waiting > 0,
         )

@@ -1,5 +1,5 @@
 -- jobs: the jobs of a partition: admission, lines, claims, and what the end of an attempt sets in motion
--- keys: accepted asked batches cancels counts dependents directory due dyn edges ended expiry far holders idle jobs left lines members mixed offers outbox page_order pages queues ready strays turns
+-- keys: accepted asked batches cancels counts dependents directory due dyn edges ended expiry far holders idle jobs left lines members mixed offers outbox page_order pages queues ready strays tellings turns
 -- made: when it is asked for
 
 local lines = hash(K.lines)
@@ -12,6 +12,7 @@ local strays = index(K.strays)
 local offers = index(K.offers)
 local asked = index(K.asked)
 local ended = index(K.ended)
+local begun, is_telling, told_so_many = {}, false, 0 -- see tell_on
 local elsewhere = {} -- name -> the partition it belongs to, of names that do not belong here
 local NO_EXTRA = { '', NOTHING, NOTHING, '', NOTHING, NOTHING, 0, 0, 0, NOTHING }
 local DEFAULT = {
@@ -586,24 +587,6 @@ local function depend(parent, child, edge, home)
     call('ZADD', K.dependents, 0, kept)
 end
 
--- Returns those that wait for a job, as (child, edge, home); takes them away if asked to.
-local function dependents_of(row, takes)
-    if not row[ROW.is_awaited] then
-        return NOTHING
-    end
-    local prefix = sized(row.id)
-    local found = under(K.dependents, prefix)
-    for i = 1, #found do
-        local entry = cmsgpack.unpack(text(found[i], #prefix + 9))
-        if takes then
-            call('HDEL', K.edges, edge_field(row.id, entry[1], entry[2]))
-            call('ZREM', K.dependents, found[i])
-        end
-        found[i] = entry
-    end
-    return found
-end
-
 -- Per partition, the position that a parent's effects reached.
 local function seen_by(row)
     local seen = { M.index, M.position }
@@ -626,6 +609,118 @@ local function tell_child(parent, row, child, edge, home)
     else
         part(parent, child, edge, state, value, positions)
     end
+end
+
+-- Says whether a dependent goes on waiting for a parent in this state: one that failed may be retried by hand.
+local function waits_on(state, edge)
+    return not FINAL[state] or (state == STATE.FAILED and (edge == EDGE.AFTER or edge == EDGE.VALUE))
+end
+
+-- Tells some of those that wait for a job how it stands: of `one`, (job, the last dependent that is meant, 1 if it is not
+-- known any more). Returns whether these were all.
+local function tell_some(one)
+    local id, row = one[1], one[3] == 0 and get_row(one[1]) or nil
+    local prefix, most = sized(id), LIMIT.TOLD_PER_STEP - told_so_many
+    local found = call(
+        'ZRANGE', K.dependents, '[' .. prefix, '(' .. prefix .. struct.pack('>I8', one[2] + 1), 'BYLEX', 'LIMIT', 0, most + 1
+    )
+    local is_last = #found <= most
+    found[most + 1] = nil
+    local fields, ids = {}, {}
+    for i = 1, #found do
+        local entry = cmsgpack.unpack(text(found[i], #prefix + 9))
+        fields[i] = edge_field(id, entry[1], entry[2])
+        if entry[3] == M.index then
+            ids[#ids + 1] = entry[1]
+        end
+        found[i], entry.member = entry, found[i]
+    end
+    local members = {}
+    for i = 1, #found do
+        members[i] = found[i].member
+    end
+    call_many('HDEL', K.edges, fields)
+    call_many('ZREM', K.dependents, members)
+    for i = 1, #found do
+        if row and waits_on(row[ROW.state], found[i][2]) then
+            depend(id, found[i][1], found[i][2], found[i][3])
+        end
+    end
+    read_ahead(ids)
+    told_so_many = told_so_many + #found
+    for i = 1, #found do
+        tell_child(id, row, found[i][1], found[i][2], found[i][3])
+    end
+    return is_last
+end
+
+local function telling_field(one)
+    return one[3] .. one[1] -- 0 or 1, and the job
+end
+
+-- Tells what was begun; with `goes_on` what earlier scripts have left, too. Ends that follow from it wait for their turn.
+local function tell_on(goes_on)
+    if is_telling then
+        return
+    end
+    is_telling = true
+    while told_so_many < LIMIT.TOLD_PER_STEP do
+        local one, kept = begun[1], nil
+        if not one and goes_on then
+            kept = call('ZRANGE', K.tellings, 1, 1, 'WITHSCORES') -- the first is what makes the key be there
+            one = kept[1] and { text(kept[1], 2), tonumber(kept[2]), tonumber(text(kept[1], 1, 1)) }
+        end
+        if not one then
+            break
+        end
+        if tell_some(one) then
+            M.tellings = M.tellings - 1
+            if kept then
+                call('ZREM', K.tellings, kept[1])
+            else
+                table.remove(begun, 1)
+            end
+        end
+    end
+    is_telling = false
+end
+
+-- Tells those that wait for a job how it stands, as many as this script may (L13).
+local function begin_telling(row, gone)
+    if not row[ROW.is_awaited] then
+        return
+    end
+    if M.tellings > 0 then
+        M.tellings = M.tellings - call('ZREM', K.tellings, '0' .. row.id, '1' .. row.id)
+    end
+    local first = under(K.dependents, sized(row.id), 1)[1]
+    if first then
+        M.dependents = M.dependents + 1 -- those that come later are not meant
+        begun[#begun + 1] = { row.id, M.dependents, gone }
+        M.tellings = M.tellings + 1
+        tell_on(false)
+    end
+end
+
+-- What this script could not tell is left to others.
+at_end(function()
+    for i = 1, #begun do
+        call('ZADD', K.tellings, begun[i][2], telling_field(begun[i]))
+    end
+    begun = {}
+end)
+
+-- Whether not all who wait for a job were told how it stands: until then it is kept.
+local function is_told_of(id)
+    if M.tellings == 0 then
+        return false
+    end
+    for i = 1, #begun do
+        if begun[i][1] == id then
+            return true
+        end
+    end
+    return call('ZSCORE', K.tellings, '0' .. id) or call('ZSCORE', K.tellings, '1' .. id)
 end
 
 local function register(parent, child, edge, home, to)
@@ -1277,12 +1372,6 @@ local function forget(row)
     end
 end
 
-local function orphan_dependents(row)
-    for _, one in ipairs(dependents_of(row, true)) do
-        tell_child(row.id, false, one[1], one[2], one[3])
-    end
-end
-
 local function end_job(row, event, state)
     leave(row)
     move(row, event, state)
@@ -1296,13 +1385,7 @@ local function end_job(row, event, state)
     row[ROW.keep_until_us] = NOW + ttl
     ended:add(row.number8 .. row.id, NOW + ttl)
     let_go(row)
-    for _, one in ipairs(dependents_of(row, true)) do
-        local child, edge, home = one[1], one[2], one[3]
-        if state == STATE.FAILED and (edge == EDGE.AFTER or edge == EDGE.VALUE) then
-            depend(row.id, child, edge, home) -- it may be retried by hand
-        end
-        tell_child(row.id, row, child, edge, home)
-    end
+    begin_telling(row, 0)
     if row.profile[PROFILE.kind] == KIND.LOCK then -- nothing can wait for it
         forget(row)
     end

@@ -22,6 +22,7 @@ for i = 1, #found do
             row
             and wanted_states[row[ROW.state]]
             and not row.profile.is_scope
+            and not is_told_of(id)
             and (queue == '' or row.profile[PROFILE.queue] == queue)
         then
             here[#here + 1] = row
@@ -42,7 +43,7 @@ for _, row in ipairs(wanted) do
         let_go(row)
     end
     forget(row)
-    orphan_dependents(row)
+    begin_telling(row, 1)
 end
 wake_all()
-return finish(#wanted, #found < most and -1 or tonumber(pages[#found]))
+return finish(#wanted, #found < most and -1 or tonumber(found[#found]))

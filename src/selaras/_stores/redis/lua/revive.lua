@@ -29,12 +29,6 @@ row[ROW.due_us], row[ROW.joined], row[ROW.keep_until_us], row[ROW.ended_us] = NO
 row[ROW.reason], row[ROW.error], row[ROW.cancel_requested], row[ROW.strayed_us] = '', false, false, 0
 row[ROW.expires_us] = row.extra[EXTRA.expires_in_us] > 0 and NOW + row.extra[EXTRA.expires_in_us] or 0
 enter(row, EVENT.REVIVE)
-for _, one in ipairs(dependents_of(row)) do
-    if one[3] ~= M.index then
-        post(one[3], 'parted', id, one[1], one[2], row[ROW.state], false, NOTHING)
-    else
-        part(id, one[1], one[2], row[ROW.state], false, NOTHING)
-    end
-end
+begin_telling(row, 0)
 wake_all()
 return finish(admission(id, row))

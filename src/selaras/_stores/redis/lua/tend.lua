@@ -61,11 +61,14 @@ for _, id in ipairs(ids_until(expiry, K.expiry, limit, NOW)) do
     expired = expired + (row and expire_one(row) or 0)
 end
 
-local over = ids_until(ended, K.ended, limit, NOW)
+local over, forgotten = ids_until(ended, K.ended, limit, NOW), 0
 for _, id in ipairs(over) do
     local row = get_row(id)
-    forget(row)
-    orphan_dependents(row)
+    if not is_told_of(id) then
+        forget(row)
+        begin_telling(row, 1)
+        forgotten = forgotten + 1
+    end
 end
 
 local offered = {}
@@ -82,6 +85,9 @@ end
 arrange_all()
 local fallen = cells_drop_fallen(limit)
 cells_drop_dead(limit)
+if M.tellings > 0 then
+    tell_on(true)
+end
 
 -- Parents elsewhere are told once more of jobs that have long waited for them (P22).
 local registered = ids_until(far, K.far, limit, NOW - LIMIT.ORPHAN_US)
@@ -111,7 +117,7 @@ end
 
 local trimmed = log_trim()
 wake_all()
-local is_more = promoted == limit or expired == limit or #over == limit or fallen == limit or #registered == limit
+local is_more = promoted == limit or expired == limit or forgotten == limit or fallen == limit or #registered == limit or M.tellings > 0
 return finish(
-    promoted, suspected, lost, expired, #over, #unroutable, trimmed, is_more and 1 or 0, cells_orphans(NOW - LIMIT.ORPHAN_US), has_effects()
+    promoted, suspected, lost, expired, forgotten, #unroutable, trimmed, is_more and 1 or 0, cells_orphans(NOW - LIMIT.ORPHAN_US), has_effects()
 )

@@ -47,6 +47,9 @@ elseif number > acked then
         end
     end
     promote(LIMIT.DUE_PER_TURN)
+    if M.tellings > 0 then
+        tell_on(true)
+    end
     local taken, preimages
     claims, taken, preimages, more = claim_all(instance, number, REQ[5], tasks, REQ[7])
     position = M.position
@@ -59,6 +62,7 @@ else
     local _
     _, _, _, more = claim_all(instance, number, REQ[5], tasks, 0)
 end
+more = more or M.tellings > 0
 if more then
     for _, queue in ipairs(REQ[5]) do
         wake(queue)
