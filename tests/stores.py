@@ -28,7 +28,7 @@ from selaras._stores.sqlite.store import SqliteStore
 
 _WANTED: Final = os.environ.get("SELARAS_TEST_STORES")
 _ONE_SERVER: Final = ("redis-1", "redis-4") if (binaries() or REQUIRED) and _WANTED != "embedded" else ()
-_MANY_SERVERS: Final = ("sentinel-4", "cluster-4") if _WANTED == "all" else ()
+_MANY_SERVERS: Final = ("sentinel-4", "cluster-4", "cluster-16") if _WANTED == "all" else ()
 """Their servers take seconds to start, and their trips are longer: `SELARAS_TEST_STORES=all pytest tests/conformance`;
 with `embedded` it is run on no server."""
 

@@ -22,6 +22,7 @@ import pytest
 from tests.cache import test_mutations as mutations
 from tests.cache.slow import SlowStore
 from tests.cache.world import Process, World, begin
+from tests.stores import KINDS, clear_servers
 
 from selaras._cache.session import Session
 from selaras._contracts.store import Store
@@ -163,7 +164,7 @@ class History:
             partition.lossy = True
 
 
-async def run(seed: int, folder: Path) -> History:
+async def run(seed: int, folder: Path, kind: str = "memory-1") -> History:
     """One history."""
     chance = Random(seed)
 
@@ -172,7 +173,7 @@ async def run(seed: int, folder: Path) -> History:
         slow.partitions = [ErraticPartition(partition, chance) for partition in store.partitions]
         return slow
 
-    async with World("memory-1", folder, reach=reach, local_entries=chance.choice([2, 1000])) as world:
+    async with World(kind, folder, reach=reach, local_entries=chance.choice([2, 1000])) as world:
         history = History(world, chance)
         world.like(load=history.load, ttl_us=chance.choice([None, 3_000_000]))
         processes = []
@@ -205,6 +206,8 @@ async def run(seed: int, folder: Path) -> History:
             world.advance(0.05)
             for _ in range(40):
                 await asyncio.sleep(0)
+            if kind != "memory-1":
+                await world.idle()
         ends = await asyncio.gather(*history.tasks, return_exceptions=True)
         strange = [end for end in ends if isinstance(end, Exception) and not isinstance(end, StoreUnavailable)]
         assert not strange, strange
@@ -221,6 +224,19 @@ async def test_no_read_of_a_random_history_breaks_the_guarantee(block: int, tmp_
         assert history.jobs
 
     assert reads > 300
+
+
+@pytest.mark.skipif("redis-1" not in KINDS, reason="no server is wanted, or none is there")
+async def test_nor_does_one_on_a_real_server(tmp_path: Path) -> None:
+    reads = jobs = 0
+    for seed in range(1_000, 1_008):
+        history = await run(seed, tmp_path, "redis-1")
+        reads, jobs = reads + history.reads, jobs + history.jobs
+        assert not history.faults, (seed, history.faults)
+    clear_servers()
+
+    assert reads > 50
+    assert jobs > 10
 
 
 @pytest.mark.parametrize(

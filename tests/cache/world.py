@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from tests.cache.slow import Held, SlowPartition, SlowStore
 from tests.clock import SECOND, VirtualClock
+from tests.stores import make_store
 
 from selaras._cache.cache import Cache
 from selaras._cache.family import Family, Slot
@@ -27,7 +28,6 @@ from selaras._core.jobs.job import Claim, JobKind, NewJob, Settled, Settlement
 from selaras._core.jobs.states import JobEvent
 from selaras._core.positions import START
 from selaras._core.routing import partition_of
-from selaras._stores.memory import MemoryStore
 from selaras._stores.sqlite.store import SqliteStore
 
 LEASE_US = 15 * SECOND
@@ -261,7 +261,7 @@ class World:
             await store.close()
 
     async def _open_store(self) -> Store:
-        if self._stores and self.kind.startswith("memory"):
+        if self._stores and not self.kind.startswith("sqlite"):
             return self._stores[0]
         store = self._new_store()
         await store.open()
@@ -271,9 +271,9 @@ class World:
     def _new_store(self) -> Store:
         name, _, count = self.kind.partition("-")
         chance = Random(len(self._stores) + 1)
-        if name == "memory":
-            return MemoryStore(self.clock, partitions=int(count), entropy=chance)
-        return SqliteStore(self._folder / "selaras.db", self.clock, partitions=int(count), entropy=chance)
+        if name == "sqlite":
+            return SqliteStore(self._folder / "selaras.db", self.clock, partitions=int(count), entropy=chance)
+        return make_store(self.kind, self._folder, self.clock, chance)
 
     async def process(self, name: str) -> Process:
         process = Process(self, await self._open_store(), name)

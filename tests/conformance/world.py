@@ -1,7 +1,7 @@
 """A store, a clock and workers, in the words of a test.
 
 Unless a test says otherwise everything happens in partition 0, so that the same test runs on a store of one
-partition and of four: `local` makes names that live there, `remote` names that live in another one of four.
+partition, of four and of sixteen: `local` makes names that live there, `remote` names that live in another one.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START, Cursor, News
 from selaras._core.routing import partition_of
 
-FOUR = 4
+WIDEST = 16  # what lives in partition 1 of sixteen lives in partition 1 of four, too
 LEASE = 15 * SECOND
 GRACE = reap_grace_us(LEASE)
 LOAD = 5 * SECOND  # how long a load may take
 
 
 def local(name: str, home: int = 0) -> str:
-    """Make a name that lives in partition `home` of four, and in the only one of one."""
+    """Make a name that lives in partition `home`, and in the only one of one."""
     candidate, number = name, 0
-    while partition_of(candidate, FOUR) != home:
+    while partition_of(candidate, WIDEST) != home:
         candidate, number = f"{name}.{number}", number + 1
     return candidate
 
 
 def remote(name: str, home: int = 1) -> str:
-    """Make a name that lives in another partition of four."""
+    """Make a name that lives in another partition, where there are several."""
     return local(name, home)
 
 

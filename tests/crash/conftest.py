@@ -1,4 +1,4 @@
-"""Real processes on a real file."""
+"""Real processes on a real file, and on a real server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.crash.program import open_store
+from tests.redis.servers import shared_server
+from tests.stores import KINDS
 
 from selaras._core.jobs.job import JobRecord, NewJob
 from selaras._core.positions import START
@@ -105,7 +107,16 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    """One on a file, unless the test asks for another store."""
     scene = Scene(tmp_path)
+    if getattr(request, "param", "") == "redis-1":
+        (tmp_path / "url").write_text(shared_server().url_for(query=f"prefix={tmp_path.name}"))
     yield scene
     scene.end()
+
+
+on_each_store = pytest.mark.parametrize(
+    "scene", [kind for kind in ("sqlite-1", "redis-1") if kind in KINDS], indirect=True
+)
+"""For what depends on the store."""

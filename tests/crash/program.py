@@ -17,9 +17,11 @@ from typing import Any
 
 from tests.worker.host import PlainHost, PlainRun, Task
 
+from selaras._app.opening import address_of, open_store as make_store
+from selaras._app.origin import Origin
 from selaras._contracts.host import Mode
+from selaras._contracts.store import Store
 from selaras._core.events import WorkerEvent
-from selaras._stores.sqlite.store import SqliteStore
 from selaras._worker.fleet import follow_fleet
 from selaras._worker.loops import run
 from selaras._worker.system import system_clock, system_entropy
@@ -81,8 +83,12 @@ class Log:
 
 
 @asynccontextmanager
-async def open_store(folder: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(folder / "selaras.db", system_clock(), partitions=1, entropy=system_entropy())
+async def open_store(folder: Path) -> AsyncIterator[Store]:
+    """Open the store that FOLDER/url names, else a file there."""
+    named = folder / "url"
+    url = named.read_text() if named.exists() else f"sqlite:///{folder}/selaras.db"
+    address = address_of(url, "", Origin("__main__", ""))
+    store = make_store(address, 1, system_clock(), system_entropy())
     await store.open()
     try:
         yield store

@@ -1,16 +1,17 @@
-"""Workers that are killed, stopped and frozen for real, on SQLite."""
+"""Workers that are killed, stopped and frozen for real."""
 
 from __future__ import annotations
 
 import signal
 import time
 
-from tests.crash.conftest import Scene
+from tests.crash.conftest import Scene, on_each_store
 
 from selaras._core.jobs.states import JobState
 from selaras._worker.exits import Exit
 
 
+@on_each_store
 def test_the_job_of_a_killed_worker_runs_again_after_about_a_lease(scene: Scene) -> None:
     """BR-010: though the next worker bears the same name."""
     scene.enqueue("sleep", "a", payload="30")
@@ -28,6 +29,7 @@ def test_the_job_of_a_killed_worker_runs_again_after_about_a_lease(scene: Scene)
     assert (job.state, job.lost, job.attempt) == (JobState.RUNNING, 1, 1)
 
 
+@on_each_store
 def test_a_worker_that_was_frozen_longer_than_its_lease_is_refused(scene: Scene) -> None:
     """G4: the zombie hears that its instance is gone, its settlement is refused, and it goes on as another."""
     scene.enqueue("sleep", "a", payload="1.5")
@@ -58,6 +60,7 @@ def test_a_terminated_worker_finishes_what_runs_and_ends_with_0(scene: Scene) ->
     assert scene.job("a").state is JobState.SUCCEEDED
 
 
+@on_each_store
 def test_what_outlasts_the_grace_is_given_back_uncounted_and_free_at_once(scene: Scene) -> None:
     """BR-068: coroutines are cancelled; a thread is given back as the last act of the process."""
     scene.enqueue("sleep", "a", payload="30")
@@ -106,6 +109,7 @@ def test_an_idle_worker_stops_at_once(scene: Scene) -> None:
     assert worker.wait(3) == Exit.STOPPED
 
 
+@on_each_store
 def test_a_body_that_blocks_its_loop_for_good_has_its_process_recycled(scene: Scene) -> None:
     """P19: it is told as lost; what else ran there is given back uncounted, at once."""
     scene.enqueue("sleep", "a", payload="30")
@@ -133,6 +137,7 @@ def test_a_worker_whose_loop_is_blocked_still_ends_after_a_signal(scene: Scene) 
     assert worker.wait(12) in (Exit.STOPPED, Exit.RECYCLED)
 
 
+@on_each_store
 def test_every_job_is_done_once_more_at_most_when_workers_are_killed_at_random(scene: Scene) -> None:
     """BR-067: the system heals by itself, housekeeping included."""
     ids = [str(number) for number in range(200)]

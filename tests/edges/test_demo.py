@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.redis.servers import shared_server
+from tests.stores import KINDS
 
 from selaras.demo.answer import JANUARY, differences, right_answer, total
 from selaras.demo.crew import Crew
@@ -119,6 +121,20 @@ def test_workers_may_be_killed_at_any_moment() -> None:
 
     assert _is_right(said)
     assert said["flights"] == 8_000
+    assert said["kills"] >= 1
+
+
+@pytest.mark.skipif("redis-1" not in KINDS, reason="no server is wanted, or none is there")
+@pytest.mark.timeout(120)
+def test_workers_may_be_killed_on_a_real_server_too() -> None:
+    server = shared_server()
+    server.clear()
+
+    said = _demo("--flights", "1500", "--kill", "--url", server.url)
+
+    server.clear()
+    assert _is_right(said)
+    assert said["flights"] == 1_500
     assert said["kills"] >= 1
 
 

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.redis.servers import shared_server
+from tests.stores import KINDS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -31,11 +33,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("partitions", ["1", "4"])
+@pytest.mark.parametrize("kind", [kind for kind in ("sqlite-1", "sqlite-4", "redis-1") if kind in KINDS])
 def test_the_first_program_sees_the_new_price_both_times(
-    folder: Path, partitions: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store, _, partitions = kind.partition("-")
     monkeypatch.setenv("SELARAS_PARTITIONS", partitions)
+    if store == "redis":
+        monkeypatch.setenv("SELARAS_URL", shared_server().url_for(query=f"prefix={folder.name}"))
     worker = subprocess.Popen(
         [sys.executable, "-m", "selaras", "worker", "first:app"], cwd=folder, stderr=subprocess.PIPE
     )
