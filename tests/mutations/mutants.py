@@ -14,6 +14,7 @@ from tests.conformance import (
     test_cancel,
     test_claims,
     test_dependents,
+    test_fan_outs,
     test_fills,
     test_intents,
     test_lines,
@@ -451,6 +452,14 @@ MUTANTS = (
         "_let_go",
         _nothing,
         test_unique.test_br024_a_cancelled_an_expired_and_a_purged_twin_free_the_key,
+    ),
+    Mutant(
+        "L13",
+        "a job is forgotten while those who wait for it are told",
+        Jobs,
+        "_is_told_of",
+        _nothing,
+        test_fan_outs.test_l13_a_job_is_kept_until_all_were_told,
     ),
     Mutant(
         "P1",
