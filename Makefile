@@ -14,7 +14,7 @@ ARGS ?=
 JOBS ?= auto
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check fix bench races sim model requirements
+.PHONY: help demo test check fix bench races sim chaos model requirements
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1mmake %-6s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ races: $(VENV)/.ready-run ## Count stale reads, naive cache-aside beside Selaras
 
 sim: $(VENV)/.ready-run ## Search a simulated fleet for broken promises: SECONDS=60 or HOURS=8; SEED= for one world
 	@$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HOURS),--hours $(HOURS)) $(ARGS)
+
+chaos: $(VENV)/.ready-test ## Hurt real processes on real stores, and hold them to every promise: MINUTES=5 SEED= ARGS="redis --lossy"
+	@$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 model: $(VENV)/.ready-model ## Search the models of the protocol to their ends, and take each rule out (needs Java)
 	@$(BIN)/python spec/check.py $(ARGS)
