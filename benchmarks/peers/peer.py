@@ -58,9 +58,9 @@ class Peer(Struct, frozen=True, kw_only=True):
         return self.name.startswith("selaras")
 
 
-def peers() -> Sequence[Peer]:
+def peers(adapters: Path = _ADAPTERS) -> Sequence[Peer]:
     """Return all that have an adapter, ours first."""
-    found = {path.stem: _read(path) for path in sorted(_ADAPTERS.glob("[a-z]*.py"))}
+    found = {path.stem: _read(path) for path in sorted(adapters.glob("[a-z]*.py"))}
     return sorted(found.values(), key=lambda peer: _ORDER.index(peer.name) if peer.name in _ORDER else len(_ORDER))
 
 

@@ -86,9 +86,9 @@ class Redis:
 
 
 @contextmanager
-def redis_server() -> Iterator[Redis]:
-    """Start Redis, or Valkey where only that is installed, without persistence."""
-    binary = shutil.which("redis-server") or shutil.which("valkey-server")
+def redis_server(binary: str | None = None) -> Iterator[Redis]:
+    """Start Redis, or Valkey where only that is installed, without persistence. `binary`: this one instead."""
+    binary = binary or shutil.which("redis-server") or shutil.which("valkey-server")
     if binary is None:
         raise Unusable("no redis-server or valkey-server was found; on Debian: apt-get install redis-server")
     port = free_port()

@@ -24,6 +24,7 @@ from benchmarks.peers.servers import redis_server
 from benchmarks.races.ground import Ground, Tally
 from benchmarks.races.load import Plan
 from benchmarks.races.naive import OnServer
+from benchmarks.races.table import print_table
 from selaras._core.proportions import at_most
 
 NAIVE_SHARE: Final = 4
@@ -67,6 +68,7 @@ class Failed(Exception):
 @click.option("--rows", type=click.IntRange(1), default=300, show_default=True)
 @click.option("--readers", type=click.IntRange(1), default=20, show_default=True, help="In each process.")
 @click.option("--writers", type=click.IntRange(2), default=3, show_default=True, help="In each process.")
+@click.option("--table", is_flag=True, help="Instead: force each race on each cache, and print who survives what.")
 @click.option("--pause", default=0.02, show_default=True, help="Seconds between two writes of one writer.")
 def races(
     seconds: float,
@@ -78,6 +80,7 @@ def races(
     readers: int,
     writers: int,
     pause: float,
+    table: bool,
 ) -> None:
     """Count stale reads of naive cache-aside, then of Selaras. Exits with 1 if one of Selaras' was stale.
 
@@ -86,6 +89,8 @@ def races(
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
+    if table:
+        raise SystemExit(0 if print_table("python -m benchmarks.races --table") else 1)
     seed = secrets.randbits(32) if seed is None else seed
     try:
         with ExitStack() as stack:

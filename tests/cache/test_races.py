@@ -6,14 +6,26 @@ The letters are those of the catalogue of races; each is met in real caches.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from tests.cache.world import World, begin
+from tests.clock import SECOND
+from tests.stores import KINDS, clear_servers
 
 from selaras._cache.cache import MISSING
 from selaras._core.codec import codec_of
 from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.states import JobEvent
+
+
+@pytest.fixture(params=[kind for kind in KINDS if kind.endswith("-1")])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    """One partition, on every kind of store."""
+    async with World(request.param, tmp_path) as world:
+        yield world
+    clear_servers()
 
 
 async def test_f1_a_late_fill_of_the_shared_tier_is_refused(world: World) -> None:
@@ -143,6 +155,34 @@ async def test_b2_silence_is_not_taken_for_no_news(world: World) -> None:
     assert await a.get() == 2
 
 
+async def test_b3_a_writer_that_dies_before_it_hears_that_its_word_was_stored_needs_nobody_to_pass_it_on(
+    world: World,
+) -> None:
+    a, b = await world.process("a"), await world.process("b")
+    assert await a.get() == 0
+    world.data.rows[42] = 2
+    held = b.partition().hold("invalidate")
+    dying = begin(b.cache.invalidate([world.slot()]))
+    await held.done.wait()
+    b.partition().down = True
+    dying.cancel()
+
+    assert await a.get(fresh="strict") == 2
+
+
+async def test_b4_what_is_read_between_the_news_of_a_write_and_the_write_is_not_kept(world: World) -> None:
+    a, b = await world.process("a"), await world.process("b")
+    assert await a.get() == 0
+    job = await b.claim("b", writes=[world.slot()])  # everybody may hear of it from here on
+    await a.catch_up()
+    assert await a.get() == 0
+
+    world.data.rows[42] = 2
+    await b.settle(job)  # and of this nobody does
+
+    assert (await a.get(), await b.get()) == (2, 2)
+
+
 async def test_b5_a_put_that_another_writer_overtook_is_nowhere(world: World) -> None:
     a, b = await world.process("a"), await world.process("b")
     slot = world.slot()
@@ -158,6 +198,93 @@ async def test_b5_a_put_that_another_writer_overtook_is_nowhere(world: World) ->
     await a.settle(one)
 
     assert (await a.get(), await b.get()) == (2, 2)
+
+
+@pytest.mark.parametrize("behind_us", [5 * SECOND, -5 * SECOND])
+async def test_b7_t1_the_wall_clock_of_a_writer_decides_nothing(world: World, behind_us: int) -> None:
+    a, b = await world.process("a"), await world.process("b")
+    assert await a.get() == 0
+    world.clock.jump(-behind_us)
+    job = await b.claim("b", writes=[world.slot()])
+    job.started = True
+    world.data.rows[42] = 2
+    await b.within(job, b.cache.put(world.slot(), 2))
+    await b.settle(job)
+    world.clock.jump(behind_us)
+    assert await a.get(fresh="strict") == 2
+    world.data.rows[42] = 3
+
+    await a.cache.invalidate([world.slot()])
+
+    assert (await a.get(), await b.get(fresh="strict")) == (3, 3)
+
+
+async def test_b9_one_event_that_nobody_was_told_of_is_not_tolerated(world: World) -> None:
+    """A rarely written key, one lost hint: there is no number of misses below which nothing is repaired."""
+    a, b = await world.process("a"), await world.process("b")
+    assert await a.get() == 0
+    world.data.rows[42] = 2
+    await b.cache.invalidate([world.slot()])
+
+    world.advance(1.01)
+
+    assert await a.get() == 2
+
+
+async def test_b10_fills_are_no_news(world: World) -> None:
+    a, b = await world.process("a"), await world.process("b")
+    before = b.cursor(0)
+
+    for row in range(20):
+        await a.get(row)
+    await b.catch_up()
+
+    assert b.cursor(0) == before
+
+
+async def test_q1_an_invalidation_inside_of_a_transaction_holds_until_its_end(world: World) -> None:
+    a, w = await world.process("a"), await world.process("w")
+    assert await a.get() == 0
+    scope = await w.writing("scope")
+    await w.within(scope, w.cache.invalidate([world.slot()]))
+    assert await a.get(fresh="strict") == 0  # not committed yet: read, and not kept
+    world.data.rows[42] = 2
+
+    await w.leave(scope)
+
+    assert (await a.get(), await w.get()) == (2, 2)
+
+
+async def test_q4_what_a_job_found_absent_before_the_commit_is_not_remembered_as_absent(world: World) -> None:
+    world.like(codec=codec_of(int | None))
+    world.data.rows[42] = None
+    w, b = await world.process("w"), await world.process("b")
+    scope = await w.writing("scope", world.slot())
+    early = await b.claim("early")  # enqueued at once, and faster than the commit
+    assert await b.get(session=early) is None
+    world.data.rows[42] = 1
+
+    await w.leave(scope)
+
+    assert (await b.get(), await w.get()) == (1, 1)
+
+
+async def test_q8_a_refresh_that_is_lost_with_its_process_leaves_no_value_for_ever(world: World) -> None:
+    world.like(ttl_us=10 * SECOND, load_us=4 * SECOND)
+    a, b = await world.process("a"), await world.process("b")
+    assert (await a.get(), await b.get()) == (0, 0)
+    held = world.data.hold()
+    world.advance(9)
+    assert await a.get() == 0
+    await held.done.wait()  # it loads anew, ahead of the end
+    a.partition().down = True  # and is gone
+    world.data.rows[42] = 2
+    world.advance(1.1)
+
+    reading = begin(b.get())
+    await world.pass_time(17, step=0.5)
+
+    assert await reading == 2
 
 
 async def test_t3_what_has_expired_is_not_served_though_nobody_deleted_it(world: World) -> None:
