@@ -48,6 +48,7 @@ from selaras._core.jobs.job import (
     Refusal,
     Settled,
     Settlement,
+    Standing,
 )
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
@@ -562,4 +563,17 @@ class Partition(Protocol):
 
     async def pause(self, queue: str, *, paused: bool) -> None:
         """Stop or resume claims from a queue; its line heads give their places up (P21)."""
+        ...
+
+    # -- from store to store
+    async def standing(self, ids: Sequence[str]) -> tuple[Standing | None, ...]:
+        """Return jobs as they stand, whole; None: not known, running, or over for good."""
+        ...
+
+    async def adopt(self, jobs: Sequence[Standing], epoch: int) -> tuple[bool, ...]:
+        """Take jobs over that stood so in another store: its epochs were all below `epoch`, and so are its fences (P15).
+
+        Their parents, `home` as here, must be here before them. A job whose id is there already is left as it is, and
+        False returned for it: twice is once.
+        """
         ...

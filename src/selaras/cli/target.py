@@ -98,6 +98,12 @@ async def _on(app: Selaras, reference: str, command: Callable[[Target], Coroutin
         await command(Target(app, reference, app.process().clock.wall_us()))
 
 
+def app_at(url: str, namespace: str = "") -> Selaras:
+    """Return an app without tasks on the store of a URL, as a shell means it: a relative path is from where one is."""
+    os.environ[URL_VARIABLE] = url
+    return Selaras(namespace=namespace)
+
+
 def app_for(reference: str | None, url: str | None) -> Selaras:
     """Return the app that a command line names, on the store it names.
 

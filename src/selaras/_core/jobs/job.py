@@ -301,6 +301,47 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     history: tuple[Ended, ...]
 
 
+MOVING: Final = frozenset(
+    {JobState.BLOCKED, JobState.SCHEDULED, JobState.HELD, JobState.READY, JobState.FAILED},
+)
+"""States in which a job can be taken over by another store: nobody runs it, and it may run yet."""
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """A job in one of the states `MOVING`, whole: what another store needs to take it over.
+
+    Attributes:
+        job: what was asked for. Its `parents` are those that it still waits for; what only an admission asks for
+            (`due_us`, `delay_us`, `on_conflict`, `positions`) is as by default.
+        place, joined: its order among those that are ready, and in its line; 0: it has none.
+    """
+
+    job: NewJob
+    state: JobState
+    created_us: int
+    due_us: int
+    expires_us: int
+    place: int
+    joined: int
+    attempt: int
+    lost: int
+    unsure: bool
+    input: bytes | None
+    error: bytes | None
+    progress: bytes | None
+    reason: str
+    strayed_us: int
+    ended_us: int
+    keep_until_us: int
+    history: tuple[Ended, ...]
+
+    @property
+    def keeps_line(self) -> bool:
+        """Whether it holds its line though it waits: an ordered retry."""
+        job, past = self.job, self.history
+        return bool(job.line) and job.ordered and bool(past) and past[-1].event is JobEvent.RETRY
+
+
 def fate_of(attempt: int, *, state: JobState, fence: int, history: Sequence[Ended]) -> Fate:
     """Say what became of the attempt with this fence, of a job that stands so, whose latest attempt has `fence`.
 

@@ -33,6 +33,7 @@ from selaras._contracts.partition import (
 )
 from selaras._core.cache.floors import VersionFloors, closing
 from selaras._core.jobs.job import (
+    MOVING,
     Admission,
     Attempt,
     Claim,
@@ -46,6 +47,7 @@ from selaras._core.jobs.job import (
     Refusal,
     Settled,
     Settlement,
+    Standing,
     UniqueUntil,
 )
 from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed
@@ -188,9 +190,12 @@ class Jobs:
         row.due_us = new.due_us or now + new.delay_us
         row.expires_us = now + new.expires_in_us if new.expires_in_us else 0
         _merge(row.positions, new.positions)
-        row.waits.update({(parent.job, parent.edge): parent for parent in new.parents})
+        self._wait_for_parents(row, now)
+
+    def _wait_for_parents(self, row: Row, now: int) -> None:
+        row.waits.update({(parent.job, parent.edge): parent for parent in row.new.parents})
         row.registered_us = now
-        for parent in new.parents:
+        for parent in row.new.parents:
             self.register(
                 Register(parent=parent.job, child=row.id, edge=parent.edge, home=self.index, to=parent.home), now
             )
@@ -243,6 +248,42 @@ class Jobs:
         for _, number in due[:limit]:
             self._enter(by_number[number], JobEvent.DUE, now)
         return len(due[:limit])
+
+    def adopt(self, standing: Standing, now: int) -> bool:
+        """Take a job over as it stood in another store. Returns whether it was not here yet."""
+        new = standing.job
+        if new.id in self.rows:
+            return False
+        self._numbers = max(self._numbers, standing.place, standing.joined)
+        row = self.rows[new.id] = Row(new, self._next_number(), standing.created_us)
+        for name in (
+            "due_us",
+            "expires_us",
+            "joined",
+            "attempt",
+            "lost",
+            "unsure",
+            "input",
+            "error",
+            "progress",
+            "reason",
+        ):
+            setattr(row, name, getattr(standing, name))
+        row.strayed_us, row.history = standing.strayed_us, list(standing.history)
+        if standing.state is JobState.FAILED:
+            row.state, row.ended_us, row.keep_until_us = JobState.FAILED, standing.ended_us, standing.keep_until_us
+            return True
+        if new.unique not in self.directory:
+            self._hold_unique(row)
+        if standing.keeps_line and not self.line(new.line).holder:
+            self.line(new.line).holder = row.id
+            self.arrange(new.line, now)
+        self._wait_for_parents(row, now)
+        if row.state is JobState.READY and standing.place:
+            self._unready(row)
+            row.place = standing.place
+            insort(self.lanes.setdefault(row.lane, []), _in_lane(row))
+        return True
 
     # -- lines
 
@@ -955,6 +996,37 @@ def record_of(row: Row) -> JobRecord:
         cancel_requested=row.cancel_requested,
         stuck_on=row.stuck[0] if row.stuck else "",
         strayed_us=row.strayed_us,
+        history=tuple(row.history),
+    )
+
+
+def standing_of(row: Row) -> Standing | None:
+    """Return a job whole, if it can be taken over."""
+    if row.state not in MOVING or row.new.kind is not JobKind.TASK:
+        return None
+    asked = NewJob(id=row.id, task=row.new.task)
+    return Standing(
+        job=structs.replace(
+            row.new,
+            parents=tuple(row.waits.values()),
+            **{name: getattr(asked, name) for name in ("due_us", "delay_us", "on_conflict", "positions")},
+        ),
+        state=row.state,
+        created_us=row.created_us,
+        due_us=row.due_us,
+        expires_us=row.expires_us,
+        place=row.place,
+        joined=row.joined,
+        attempt=row.attempt,
+        lost=row.lost,
+        unsure=row.unsure,
+        input=row.input,
+        error=row.error,
+        progress=row.progress,
+        reason=row.reason,
+        strayed_us=row.strayed_us,
+        ended_us=row.ended_us,
+        keep_until_us=row.keep_until_us,
         history=tuple(row.history),
     )
 

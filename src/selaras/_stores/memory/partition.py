@@ -55,12 +55,13 @@ from selaras._core.jobs.job import (
     Refusal,
     Settled,
     Settlement,
+    Standing,
     fate_of,
 )
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.memory.cells import Cells
-from selaras._stores.memory.jobs import Jobs, Leaseholder, Row, record_of
+from selaras._stores.memory.jobs import Jobs, Leaseholder, Row, record_of, standing_of
 from selaras._stores.memory.log import Log
 
 
@@ -484,6 +485,24 @@ class MemoryPartition:
             if not paused:
                 self._jobs.woken.append(queue)
             self._wake()
+
+    # -- from store to store
+
+    async def standing(self, ids: Sequence[str]) -> tuple[Standing | None, ...]:
+        """See `Partition`."""
+        with self._lock:
+            return tuple(standing_of(row) if (row := self._jobs.rows.get(id)) else None for id in ids)
+
+    async def adopt(self, jobs: Sequence[Standing], epoch: int) -> tuple[bool, ...]:
+        """See `Partition`."""
+        with self._lock:
+            if self._log.epoch < epoch:
+                self._log.epoch = epoch
+                self._cells.forget()
+            now = self._now()
+            adopted = tuple(self._jobs.adopt(one, now) for one in jobs)
+            self._wake()
+            return adopted
 
     # -- the store forgets: for tests of P20
 

@@ -36,6 +36,7 @@ from selaras._contracts.partition import (
 )
 from selaras._core.cache.floors import PerKey
 from selaras._core.jobs.job import (
+    MOVING,
     Admission,
     Attempt,
     Claim,
@@ -50,13 +51,14 @@ from selaras._core.jobs.job import (
     Refusal,
     Settled,
     Settlement,
+    Standing,
     UniqueUntil,
 )
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.redis.caller import raw
 from selaras._stores.redis.cells import Values, hex_of, version_of, versions_of
-from selaras._stores.redis.records import STATE_OF, STATES, Extra, Profile, Row, Settle
+from selaras._stores.redis.records import STATE_OF, STATES, Adopted, Extra, Profile, Row, Settle
 
 DELAY_MOST: Final = 1 << 52
 """Longer delays are not told as a plain job's: scripts count exactly up to 2**53."""
@@ -409,6 +411,63 @@ class Packing:
                     for number, fence, event, at_us, reason, unsure in row.history
                 ]
             ),
+        )
+
+    def standing_of(self, id: str, ticket: bytes | None, dyn: bytes | None) -> Standing | None:
+        """Return a job whole, if it is there and can be taken over."""
+        record = self.record_of(id, ticket, dyn) if ticket is not None else None
+        if record is None or ticket is None or record.state not in MOVING or record.kind is not JobKind.TASK:
+            return None
+        row = Row(0) if dyn is None else _decode_row(memoryview(dyn)[:-_ROW_ENDING])
+        asked = NewJob(id=id, task="")
+        return Standing(
+            job=replace(
+                self.job_of(id, ticket[25:-2]),
+                parents=record.parents,
+                **{name: getattr(asked, name) for name in ("due_us", "delay_us", "on_conflict", "positions")},
+            ),
+            state=record.state,
+            created_us=record.created_us,
+            due_us=record.due_us,
+            expires_us=row.expires_us,
+            place=row.place or (self.number_of(ticket) if record.state is JobState.READY else 0),
+            joined=row.joined,
+            attempt=record.attempt,
+            lost=record.lost,
+            unsure=row.unsure,
+            input=bytes_of(row.input),
+            error=record.error,
+            progress=record.progress,
+            reason=record.reason,
+            strayed_us=record.strayed_us,
+            ended_us=record.ended_us,
+            keep_until_us=record.keep_until_us,
+            history=record.history,
+        )
+
+    def adopted(self, one: Standing) -> Adopted:
+        """Return a job as it stood elsewhere as `adopt` takes it."""
+        return Adopted(
+            one.job.id,
+            raw(self.blob_of(one.job)),
+            STATES[one.state],
+            one.created_us,
+            one.due_us,
+            one.expires_us,
+            one.place,
+            one.joined,
+            one.attempt,
+            one.lost,
+            one.unsure,
+            False if one.input is None else raw(one.input),
+            False if one.error is None else raw(one.error),
+            False if one.progress is None else raw(one.progress),
+            one.reason,
+            one.strayed_us,
+            one.ended_us,
+            one.keep_until_us,
+            [(it.number, hex_of(it.fence), it.event.value, it.at_us, it.reason, it.unsure) for it in one.history],
+            one.keeps_line,
         )
 
     @staticmethod

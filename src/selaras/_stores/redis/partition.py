@@ -46,6 +46,7 @@ from selaras._core.jobs.job import (
     NewJob,
     Refusal,
     Settlement,
+    Standing,
     fate_of,
 )
 from selaras._core.jobs.states import JobState
@@ -403,6 +404,19 @@ class RedisPartition:
     async def pause(self, queue: str, *, paused: bool) -> None:
         """See `Partition`."""
         await self._ask("pause", (queue, paused), repeats=True)
+
+    # -- from store to store
+
+    async def standing(self, ids: Sequence[str]) -> tuple[Standing | None, ...]:
+        """See `Partition`."""
+        tickets, rows = await self._ask("fates", ids, repeats=True)
+        return tuple(map(self._packing.standing_of, ids, tickets, rows))
+
+    async def adopt(self, jobs: Sequence[Standing], epoch: int) -> tuple[bool, ...]:
+        """See `Partition`."""
+        packed = [self._packing.adopted(one) for one in jobs]
+        _, adopted = await self._ask("adopt", (epoch, packed))
+        return tuple(map(bool, adopted))
 
 
 def _is_wanted(which: JobFilter, number: int, record: JobRecord) -> bool:

@@ -126,6 +126,31 @@ class Settle(Struct, frozen=True, array_like=True):
     homes: Homes
 
 
+class Adopted(Struct, frozen=True, array_like=True):
+    """A job as it stood in another store; see `Standing`."""
+
+    id: str
+    blob: Raw
+    state: int
+    created_us: int
+    due_us: int
+    expires_us: int
+    place: int
+    joined: int
+    attempt: int
+    lost: int
+    unsure: bool
+    input: Raw | bool
+    error: Raw | bool
+    progress: Raw | bool
+    reason: str
+    strayed_us: int
+    ended_us: int
+    keep_until_us: int
+    history: list[tuple[int, str, str, int, str, bool]]
+    keeps_line: bool
+
+
 class Holder(Struct, frozen=True, array_like=True):
     """An instance and its lease."""
 

@@ -65,6 +65,7 @@ STRUCTS: Final[Mapping[str, type[Struct]]] = {
     "EXTRA": records.Extra,
     "ROW": records.Row,
     "SETTLE": records.Settle,
+    "ADOPTED": records.Adopted,
     "HOLDER": records.Holder,
     "LINE": records.Line,
     "TOLD": records.Told,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from selaras._contracts.partition import AnyEffect, CacheStats, Instance, JobFilter, JobPage, Outbox, QueueStats
-from selaras._core.jobs.job import Attempt, Fate, JobRecord, fate_of
+from selaras._core.jobs.job import Attempt, Fate, JobRecord, Standing, fate_of
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite import rows
-from selaras._stores.sqlite.connection import Connection
+from selaras._stores.sqlite.connection import Connection, as_list
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.log import TAIL, news
 from selaras._stores.sqlite.schema import IS_TASK, STATES, among
@@ -44,6 +45,13 @@ def job(con: Connection, id: str) -> JobRecord | None:
     """Return one job."""
     kept = con.execute(rows.BY_ID, (id,)).fetchone()
     return rows.record_of(rows.row_of(kept)) if kept else None
+
+
+def standing(con: Connection, ids: Sequence[str]) -> tuple[Standing | None, ...]:
+    """Return jobs whole, where they can be taken over."""
+    found = (rows.row_of(kept) for kept in con.execute(rows.BY_IDS, (as_list(list(ids)),)))
+    known = {row.id: rows.standing_of(row) for row in found}
+    return tuple([known.get(id) for id in ids])
 
 
 def jobs(con: Connection, which: JobFilter) -> JobPage:

@@ -48,6 +48,7 @@ from selaras._core.jobs.job import (
     Refusal,
     Settled,
     Settlement,
+    Standing,
     UniqueUntil,
 )
 from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed
@@ -509,6 +510,9 @@ class Jobs:
         row.due_us = new.due_us or now + new.delay_us
         row.expires_us = now + new.expires_in_us if new.expires_in_us else 0
         _merge(row.positions, new.positions)
+        self._wait_for_parents(row, new, now)
+
+    def _wait_for_parents(self, row: Row, new: NewJob, now: int) -> None:
         row.waits.update({(parent.job, parent.edge): parent for parent in new.parents})
         row.registered_us = now if any(parent.home != self.index for parent in row.waits.values()) else 0
         for parent in new.parents:
@@ -588,6 +592,43 @@ class Jobs:
     def scheduled(self) -> None:
         """What is due next may be another job."""
         self._is_due_known = False
+
+    def adopt(self, standing: Standing, now: int) -> bool:
+        """Take a job over as it stood in another store. Returns whether it was not here yet."""
+        new = standing.job
+        if self.get(new.id):
+            return False
+        self._log.numbers = max(self._log.numbers, standing.place, standing.joined)
+        row = self._rows[new.id] = Row(self._log.next_number(), new.id, standing.created_us)
+        row.renew(new)
+        for name in (
+            "due_us",
+            "expires_us",
+            "joined",
+            "attempt",
+            "lost",
+            "unsure",
+            "input",
+            "error",
+            "progress",
+            "reason",
+        ):
+            setattr(row, name, getattr(standing, name))
+        row.strayed_us, row.history = standing.strayed_us, list(standing.history)
+        self.touch(row)
+        if standing.state is JobState.FAILED:
+            row.state, row.ended_us, row.keep_until_us = JobState.FAILED, standing.ended_us, standing.keep_until_us
+            return True
+        if new.unique and self._execute(_HOLDER, (new.unique,)).fetchone() is None:
+            self._hold_unique(row)
+        if standing.keeps_line and not self.line(row.line).holder:
+            self.line(row.line).holder = row.id
+            self.arrange(row.line, now)
+        self._wait_for_parents(row, new, now)
+        if row.state is JobState.READY and standing.place:
+            row.place = standing.place
+            self.touch(row)
+        return True
 
     # -- lines
 

@@ -32,7 +32,7 @@ from selaras._contracts.partition import (
     TurnRequest,
 )
 from selaras._core.cache.entry import Busy, Hit, Intent, Look
-from selaras._core.jobs.job import Admission, Attempt, Fate, JobRecord, NewJob, Settlement
+from selaras._core.jobs.job import Admission, Attempt, Fate, JobRecord, NewJob, Settlement, Standing
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite import inspection
@@ -248,6 +248,16 @@ class SqlitePartition:
     async def pause(self, queue: str, *, paused: bool) -> None:
         """See `Partition`."""
         return await self._run(lambda steps: steps.pause(queue, paused=paused), heavy=True)
+
+    # -- from store to store
+
+    async def standing(self, ids: Sequence[str]) -> tuple[Standing | None, ...]:
+        """See `Partition`."""
+        return self._reader.snapshot(lambda con: inspection.standing(con, ids))
+
+    async def adopt(self, jobs: Sequence[Standing], epoch: int) -> tuple[bool, ...]:
+        """See `Partition`."""
+        return await self._run(lambda steps: steps.adopt(jobs, epoch), heavy=True)
 
     # -- the store itself
 

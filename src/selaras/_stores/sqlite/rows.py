@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from selaras._core.jobs.job import Edge, Ended, JobKind, JobRecord, NewJob, Parent, UniqueUntil
+from selaras._core.jobs.job import MOVING, Edge, Ended, JobKind, JobRecord, NewJob, Parent, Standing, UniqueUntil
 from selaras._core.jobs.states import JobState
 from selaras._stores.sqlite.connection import Value
 from selaras._stores.sqlite.schema import KINDS, STATES
@@ -320,6 +320,52 @@ def _is_never_tried(row: Row) -> bool:
         or rest.serves
         or rest.ordered
         or row.kind is not JobKind.TASK
+    )
+
+
+def standing_of(row: Row) -> Standing | None:
+    """Return a job whole, if it can be taken over."""
+    if row.state not in MOVING or row.kind is not JobKind.TASK:
+        return None
+    rest = row.rest
+    return Standing(
+        job=NewJob(
+            id=row.id,
+            task=row.task,
+            payload=row.payload,
+            meta=row.meta,
+            queue=row.queue,
+            priority=row.priority,
+            expires_in_us=rest.expires_in_us,
+            line=row.line,
+            ordered=rest.ordered,
+            writes=rest.writes,
+            serves=rest.serves,
+            wants_preimage=rest.wants_preimage,
+            unique=row.unique,
+            unique_until=rest.unique_until,
+            parents=tuple(row.waits.values()),
+            max_lost=rest.max_lost,
+            result_ttl_us=row.result_ttl_us,
+            failed_ttl_us=rest.failed_ttl_us,
+        ),
+        state=row.state,
+        created_us=row.created_us,
+        due_us=row.due_us,
+        expires_us=row.expires_us,
+        place=row.place,
+        joined=row.joined,
+        attempt=row.attempt,
+        lost=row.lost,
+        unsure=row.unsure,
+        input=row.input,
+        error=row.error,
+        progress=row.progress,
+        reason=row.reason,
+        strayed_us=row.strayed_us,
+        ended_us=row.ended_us,
+        keep_until_us=row.keep_until_us,
+        history=tuple(row.history),
     )
 
 

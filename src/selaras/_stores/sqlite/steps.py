@@ -39,7 +39,7 @@ from selaras._contracts.partition import (
     TurnRequest,
     Void,
 )
-from selaras._core.jobs.job import Admission, Attempt, Claim, JobKind, NewJob, Refusal, Settled, Settlement
+from selaras._core.jobs.job import Admission, Attempt, Claim, JobKind, NewJob, Refusal, Settled, Settlement, Standing
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite.cells import Cells
@@ -581,6 +581,18 @@ class Steps:
         self._log.serving += 1
         self._jobs.arrange_all(now)
         self._wake()
+
+    # -- from store to store
+
+    def adopt(self, jobs: Sequence[Standing], epoch: int) -> tuple[bool, ...]:
+        """See `Partition`."""
+        now = self._now()
+        if self._log.epoch < epoch:
+            self._log.epoch = epoch
+            self._cells.forget()
+        adopted = tuple([self._jobs.adopt(one, now) for one in jobs])
+        self._wake()
+        return adopted
 
     def lose_memory(self, *, events: int) -> None:
         """Forget the last events and all entries, as a failover to a lagging replica would: a new epoch."""

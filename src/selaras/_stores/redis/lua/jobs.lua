@@ -821,7 +821,11 @@ local function begin(row)
         expiry:add(row.number8 .. row.id, row[ROW.expires_us])
     end
     row[ROW.positions] = merge_positions(row[ROW.positions], extra[EXTRA.positions])
-    local parents = extra[EXTRA.parents]
+    wait_for_parents(row)
+end
+
+local function wait_for_parents(row)
+    local parents = row.extra[EXTRA.parents]
     if #parents > 0 then
         local waits = { unpack(row[ROW.waits]) }
         row[ROW.waits] = waits
