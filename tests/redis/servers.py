@@ -207,6 +207,13 @@ class Process(ABC):
         """INFO's fields."""
         return _fields(self.call("INFO", section))
 
+    def calls(self) -> dict[str, int]:
+        """How often each command was carried out since `CONFIG RESETSTAT`."""
+        return {
+            name.removeprefix("cmdstat_"): int(said.partition("calls=")[2].partition(",")[0])
+            for name, said in self.info("commandstats").items()
+        }
+
     # -- its lifetime as a block
 
     def __enter__(self) -> Self:

@@ -79,15 +79,6 @@ async def cells(redis_server: RedisServer) -> AsyncIterator[Process]:
         yield one
 
 
-def calls_of(server: RedisServer) -> dict[str, int]:
-    """How often each command was carried out since `CONFIG RESETSTAT`."""
-    fields = server.info("commandstats")
-    return {
-        name.removeprefix("cmdstat_"): int(said.partition("calls=")[2].partition(",")[0])
-        for name, said in fields.items()
-    }
-
-
 # -- values that are not there
 
 
@@ -264,7 +255,7 @@ async def test_reads_of_one_moment_are_one_call(cells: Process, redis_server: Re
     found = [look.entry.value for reply in replies for look in reply.looks if isinstance(look, Hit)]
     assert found == [key.encode() for key in keys]
     assert len({id(reply.news) for reply in replies}) == 1
-    calls = calls_of(redis_server)
+    calls = redis_server.calls()
     assert (calls["evalsha"], calls["mget"]) == (1, 1)
 
 
@@ -295,7 +286,7 @@ async def test_fills_of_one_moment_are_one_call(cells: Process, redis_server: Re
     )
 
     assert all(stored)
-    assert calls_of(redis_server)["evalsha"] == 1
+    assert redis_server.calls()["evalsha"] == 1
 
 
 async def test_one_reader_that_goes_away_does_not_disturb_the_others(cells: Process) -> None:
@@ -330,7 +321,7 @@ async def test_to_hear_that_nothing_happened_takes_two_plain_commands(
     news = await cells.events_since(tail)
 
     assert (news.tail, news.events, news.reset) == (tail, (), False)
-    calls = calls_of(redis_server)
+    calls = redis_server.calls()
     assert {name: count for name, count in calls.items() if not name.startswith(("config", "info"))} == {
         "hget": 1,
         "lrange": 1,

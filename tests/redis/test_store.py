@@ -19,6 +19,7 @@ from selaras._core.jobs.job import Attempt, Fate, NewJob, Put, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
 from selaras._stores.redis.address import redis_address
+from selaras._stores.redis.partition import ALONE_BYTES
 from selaras._stores.redis.store import RedisStore, partitions_for
 
 
@@ -288,6 +289,34 @@ async def test_an_enqueue_whose_reply_is_lost_is_sent_again_and_makes_one_job(re
             assert [(one.id, one.created) for one in admitted] == [("new", True), ("old", False), ("newer", True)]
             (stats,) = await partition.queues()
             assert sum(stats.counts.values()) == 3
+
+
+async def test_enqueues_whose_shared_reply_is_lost_each_say_what_they_made(redis_server: RedisServer) -> None:
+    with Proxy(redis_server.address) as proxy:
+        async with opened(proxy.through(redis_server.url)) as store:
+            partition = store.partitions[0]
+            await asyncio.sleep(0.3)
+
+            proxy.lose_reply()
+            asked = [NewJob(id=id, task="t") for id in ("a", "b", "a")]
+            told = await asyncio.gather(*(partition.enqueue([job], START) for job in asked))
+
+            admitted = [one for each in told for one in each.admissions]
+            assert [(one.id, one.created) for one in admitted] == [("a", True), ("b", True), ("a", False)]
+
+
+async def test_enqueues_of_one_moment_share_a_call_and_those_of_large_jobs_do_not(redis_server: RedisServer) -> None:
+    async with opened(redis_server.url) as store:
+        partition = store.partitions[0]
+        await partition.enqueue([NewJob(id="the script is known", task="t")], START)
+        redis_server.call("CONFIG", "RESETSTAT")
+        small = [NewJob(id=f"small-{i}", task="t") for i in range(50)]
+        large = [NewJob(id=f"large-{i}", task="t", payload=bytes(ALONE_BYTES + 1)) for i in range(2)]
+
+        told = await asyncio.gather(*(partition.enqueue([job], START) for job in (*small, *large)))
+
+        assert [one.id for each in told for one in each.admissions] == [job.id for job in (*small, *large)]
+        assert redis_server.calls()["evalsha"] == 1 + len(large)
 
 
 async def test_an_enqueue_that_may_have_been_done_says_so_when_the_server_stays_away() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import msgspec
 from selaras._contracts.clock import Entropy
 from selaras._core.positions import START, Cursor
 from selaras._stores.redis.lines import Command
-from selaras._stores.redis.link import Link
+from selaras._stores.redis.link import Link, unheard
 from selaras._stores.redis.scripts import script
 from selaras._stores.redis.wire import pack
 
@@ -63,24 +62,13 @@ class Caller:
         )
         return reply
 
-    async def ask_until_told(self, verb: str, request: Any, since: Cursor) -> tuple[list[Any], int | None]:
-        """Run a verb's script, again if its reply is lost.
-
-        Returns its reply; and, if it was sent again, an instant of the server's time before which it was not sent.
-        """
-        began, repeats = asyncio.get_running_loop().time(), list[None]()
-        reply: list[Any] = await self.link.call(
-            *(self.index, script(verb), self._args(request, since)),
-            repeats=True,
-            on_repeat=lambda: repeats.append(None),
-        )
-        if not repeats:
-            return reply, None
-        took_us = round((asyncio.get_running_loop().time() - began) * 1e6)
+    async def instant_us(self, ago_s: float) -> int:
+        """Return an instant of the server's time that was so long ago, or before that."""
+        ago_us = round(ago_s * 1e6)
         if self._now_us is not None:
-            return reply, self._now_us() - took_us
+            return self._now_us() - ago_us
         ((seconds, micros),) = await self.link.pipeline(self.index, [("TIME",)])
-        return reply, int(seconds) * 1_000_000 + int(micros) - took_us
+        return int(seconds) * 1_000_000 + int(micros) - ago_us
 
     async def among(
         self,
@@ -92,10 +80,16 @@ class Caller:
         *,
         urgent: bool = False,
         repeats: bool = False,
+        on_repeat: Callable[[], None] = unheard,
+        lost: bool = False,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Run a verb's script with plain commands before and behind it. See `Link.call_among`."""
         return await self.link.call_among(
-            self.index, before, script(verb), self._args(request, since), after, urgent=urgent, repeats=repeats
+            *(self.index, before, script(verb), self._args(request, since), after),
+            urgent=urgent,
+            repeats=repeats,
+            on_repeat=on_repeat,
+            lost=lost,
         )
 
     def packed(self, verb: str, request: Any, after: Sequence[Command], since: Cursor) -> tuple[bytes, int]:

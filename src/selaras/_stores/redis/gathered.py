@@ -36,11 +36,12 @@ class Call(NamedTuple):
 
 
 class Replies(NamedTuple):
-    """What came back for a call."""
+    """What came back for a call. `repeated_s`: so long ago it was sent first, if a reply was lost and it was sent again."""
 
     call: Call
     script: list[Any]
     after: list[Any]
+    repeated_s: float | None = None
 
 
 class Gathered(Generic[Item, Result, Shared]):
@@ -73,13 +74,21 @@ class Gathered(Generic[Item, Result, Shared]):
         self.under_way: set[Task[None]] = set()
         self.open: dict[tuple[AbstractEventLoop, Cursor], _Meeting[Item, Result, Shared]] = {}
 
-    def __call__(self, items: Sequence[Item], since: Cursor) -> Awaitable[tuple[Sequence[Result], Shared]]:
-        """Return the results of these items. A caller who goes away does not disturb the others."""
+    def __call__(
+        self, items: Sequence[Item], since: Cursor, *, alone: bool = False
+    ) -> Awaitable[tuple[Sequence[Result], Shared]]:
+        """Return the results of these items. A caller who goes away does not disturb the others.
+
+        Args:
+            alone: they meet nobody; they are large, say.
+        """
         loop = asyncio.get_running_loop()
-        meeting = self.open.get((loop, since))
+        meeting = None if alone else self.open.get((loop, since))
         if meeting is not None and len(meeting.items) + len(items) <= TOGETHER_MOST:
             return meeting.join(items)
-        meeting = self.open[loop, since] = _Meeting(self, loop, since)
+        meeting = _Meeting(self, loop, since)
+        if not alone:
+            self.open[loop, since] = meeting
         future = meeting.join(items)
         wire = self.caller.link.ready(self.caller.index)
         if wire is not None:
@@ -99,6 +108,8 @@ class _Meeting(Generic[Item, Result, Shared]):
         self._since = since
         self._callers: list[tuple[int, int, Future[tuple[Sequence[Result], Shared]]]] = []
         self._call = Call("", None)
+        self._sent_at = 0.0
+        self._repeated = False
         self._answered = False
 
     def join(self, items: Sequence[Item]) -> Future[tuple[Sequence[Result], Shared]]:
@@ -116,7 +127,8 @@ class _Meeting(Generic[Item, Result, Shared]):
         try:
             self._call = gathered.compose(self.items)
             link, caller = gathered.caller.link, gathered.caller
-            wire = link.ready(caller.index)
+            wire = link.ready(caller.index, self._call.verb)
+            self._sent_at = self._loop.time()
             if wire is None:
                 self._begin(self._go_the_long_way())
             else:
@@ -133,11 +145,12 @@ class _Meeting(Generic[Item, Result, Shared]):
     def set_exception(self, error: Exception, /) -> None:
         self._answered = True
         gathered = self._gathered
-        if isinstance(error, WireLost) and error.sent and not gathered.repeats:
+        lost = isinstance(error, WireLost) and error.sent
+        if isinstance(error, WireLost) and lost and not gathered.repeats:
             caller = gathered.caller
             self._fail(caller.link.common.maybe_done(caller.index, self._call.verb, error))
         else:
-            self._begin(self._go_the_long_way())
+            self._begin(self._go_the_long_way(lost=lost))
 
     def set_result(self, told: Any, /) -> None:
         self._answered = True
@@ -156,11 +169,15 @@ class _Meeting(Generic[Item, Result, Shared]):
         self._gathered.under_way.add(task)
         task.add_done_callback(self._gathered.under_way.discard)
 
-    async def _go_the_long_way(self) -> None:
+    async def _go_the_long_way(self, *, lost: bool = False) -> None:
         gathered, call = self._gathered, self._call
         try:
             _, reply, after = await gathered.caller.among(
-                (), call.verb, call.request, self._since, call.after, urgent=gathered.urgent, repeats=gathered.repeats
+                *((), call.verb, call.request, self._since, call.after),
+                urgent=gathered.urgent,
+                repeats=gathered.repeats,
+                on_repeat=self._is_repeated,
+                lost=lost,
             )
         except BaseException as error:
             self._fail(error)
@@ -168,6 +185,9 @@ class _Meeting(Generic[Item, Result, Shared]):
                 raise
         else:
             self._conclude(reply, after)
+
+    def _is_repeated(self) -> None:
+        self._repeated = True
 
     async def _mend(self, replies: list[Any]) -> None:
         """The script is done, and must not be sent again; what was refused behind it may be."""
@@ -186,7 +206,8 @@ class _Meeting(Generic[Item, Result, Shared]):
 
     def _conclude(self, reply: list[Any], after: list[Any]) -> None:
         try:
-            ended = self._gathered.conclude(self.items, self._since, Replies(self._call, reply, after))
+            repeated_s = self._loop.time() - self._sent_at if self._repeated else None
+            ended = self._gathered.conclude(self.items, self._since, Replies(self._call, reply, after, repeated_s))
         except Exception as error:  # noqa: BLE001 - it is told to those who wait
             self._fail(error)
             return

@@ -40,7 +40,7 @@ they wrote, dependents that the same step released included.
 _FINAL: Final = frozenset({Meaning.FULL, Meaning.REFUSED, Meaning.FAULT, Meaning.OTHER})
 
 
-def _unheard() -> None:
+def unheard() -> None:
     """Nobody wants to know."""
 
 
@@ -94,8 +94,13 @@ class Link:
         self.on_loop()
         return lines
 
-    def ready(self, index: int) -> Wire | None:
-        """Return the connection of the running loop on which the partition was greeted, if it may be spoken over at once."""
+    def ready(self, index: int, verb: str = "") -> Wire | None:
+        """Return the connection of the running loop on which the partition was greeted, if it may be spoken over at once.
+
+        `verb`: of the script that is to be called there; of one whose reply waits for replicas there is none.
+        """
+        if self._replicas_ms and verb in DURABLE:
+            return None
         wire = self.lines().wires[index]
         return wire if wire is not None and wire.open and not wire.stuffed else None
 
@@ -112,7 +117,7 @@ class Link:
         urgent: bool = False,
         repeats: bool = False,
         replicated: bool | None = None,
-        on_repeat: Callable[[], None] = _unheard,
+        on_repeat: Callable[[], None] = unheard,
     ) -> Any:
         """Run a script in a partition and return its reply.
 
@@ -160,7 +165,7 @@ class Link:
         urgent: bool = False,
         repeats: bool = False,
         replicated: bool | None = None,
-        on_repeat: Callable[[], None] = _unheard,
+        on_repeat: Callable[[], None] = unheard,
         lost: bool = False,
     ) -> tuple[list[Any], Any, list[Any]]:
         """Run a script with plain commands before and behind it, in one trip; these must bear being repeated.
@@ -234,7 +239,7 @@ class _Batch:
         place: int = -1,
         script: Script | None = None,
         slow: bool = False,
-        on_repeat: Callable[[], None] = _unheard,
+        on_repeat: Callable[[], None] = unheard,
     ) -> None:
         self._common = link.common
         self._lines = link.lines()

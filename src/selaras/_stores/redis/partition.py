@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -53,6 +53,7 @@ from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.redis.caller import Caller, raw
 from selaras._stores.redis.cells import Cells, Values, decode_news, entry_of, hex_of, intents_of
+from selaras._stores.redis.gathered import Call, Gathered, Replies
 from selaras._stores.redis.packing import (
     Packing,
     admission_of,
@@ -67,7 +68,11 @@ PAGES_A_LOOK: Final = 20
 SWEEP_EVERY: Final = 8
 """Every so many rounds of housekeeping it is looked for evicted values; at each while there are some."""
 
+ALONE_BYTES: Final = 1 << 16
+"""An enqueue of more than this waits for nobody, and shares no call: what meets must not become too large to send."""
+
 ABSENT: Final = b"\xff"
+_Told = tuple[News, bool]
 _decode_instance: Final = msgspec.msgpack.Decoder(Instance).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -81,6 +86,7 @@ class RedisPartition:
         self._ask = caller.ask
         self._packing = Packing(caller.index, partitions)
         self.cells = Cells(caller)
+        self._enqueues = Gathered(caller, self._admit, self._admitted, repeats=True)
         self._rounds = 0
         self._sweeps = True
 
@@ -88,15 +94,36 @@ class RedisPartition:
 
     async def enqueue(self, jobs: Sequence[NewJob], since: Cursor) -> Enqueued:
         """See `Partition`."""
-        packing = self._packing
-        reply, begun_us = await self._caller.ask_until_told("enqueue", packing.groups_of(jobs), since)
-        news, told, outbox = reply
-        admissions = packing.admissions_of(told, jobs)
-        if begun_us is not None:
-            admissions = await asyncio.gather(
-                *(self._admission(job, one, begun_us) for job, one in zip(jobs, admissions, strict=True))
-            )
-        return Enqueued(tuple(admissions), decode_news(news, since), bool(outbox))
+        size = 0
+        for job in jobs:
+            size += len(job.payload) + len(job.meta)
+        admissions, (news, outbox) = await self._enqueues(jobs, since, alone=size > ALONE_BYTES)
+        return Enqueued(tuple(admissions), news, outbox)
+
+    def _admit(self, jobs: Sequence[NewJob]) -> Call:
+        return Call("enqueue", self._packing.groups_of(jobs))
+
+    def _admitted(
+        self, jobs: Sequence[NewJob], since: Cursor, replies: Replies
+    ) -> tuple[list[Admission], _Told] | Coroutine[Any, Any, tuple[list[Admission], _Told]]:
+        news, told, outbox = replies.script
+        admissions = self._packing.admissions_of(told, jobs)
+        shared = decode_news(news, since), bool(outbox)
+        if replies.repeated_s is None:
+            return admissions, shared
+        return self._told_again(jobs, admissions, replies.repeated_s, shared)
+
+    async def _told_again(
+        self, jobs: Sequence[NewJob], told: Sequence[Admission], repeated_s: float, shared: _Told
+    ) -> tuple[list[Admission], _Told]:
+        begun_us = await self._caller.instant_us(repeated_s)
+        first = {job.id: number for number, job in reversed(list(enumerate(jobs)))}
+        mine = [number for number, job in enumerate(jobs) if first[job.id] == number]
+        found = await asyncio.gather(*(self._admission(jobs[number], told[number], begun_us) for number in mine))
+        admissions = list(told)
+        for number, one in zip(mine, found, strict=True):
+            admissions[number] = one
+        return admissions, shared
 
     async def _admission(self, job: NewJob, told: Admission, begun_us: int) -> Admission:
         """Tell the job that we made ourselves, when the reply was lost, from one that was there before."""
