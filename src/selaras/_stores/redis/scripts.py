@@ -102,6 +102,8 @@ _WORD: Final = re.compile(r"\w+")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\(", re.MULTILINE)
 _MAKING: Final = "local function make()"
 _MAKE: Final = "setmetatable(F, {__index = function(_, name) setmetatable(F, nil) make() return F[name] end})"
+_INNER: Final = "return (function()"
+_OUTER: Final = "end)()"
 _END_OF_PART: Final = "PART ENDS"
 _STATE_SETS: Final = {"FINAL": FINAL, "WAITING": WAITING}
 _EVENT_SETS: Final = {"SETTLING": SETTLING, "UNCOUNTED": UNCOUNTED}
@@ -272,7 +274,9 @@ def _joined(text: str, lazy: list[bool]) -> str:
     later = [part for part, is_lazy in zip(rest, lazy[1:], strict=True) if is_lazy]
     if later:
         eager.insert(lazy.index(True) - 1, "\n".join((_MAKING, *later, "end", _MAKE)))
-    return "\n".join(("local F = {}", prelude, *eager))
+    # Each part in a function of its own within that of the part before: a function finds its own part's variables in a
+    # list, one after another, and those of the parts around it at once.
+    return "\n".join(("local F = {}", f"\n{_INNER}\n".join((prelude, *eager)), *[_OUTER] * len(eager)))
 
 
 def _slim(text: str) -> str:
