@@ -96,7 +96,7 @@ puts = st.builds(
 parents = st.lists(
     st.tuples(st.sampled_from(IDS + SCOPES), st.sampled_from(Edge)), max_size=2, unique_by=lambda pair: pair[0]
 )
-jobs = st.fixed_dictionaries(
+any_jobs = st.fixed_dictionaries(
     {"id": st.sampled_from(IDS)},
     optional={
         "task": st.sampled_from(TASKS),
@@ -122,7 +122,22 @@ jobs = st.fixed_dictionaries(
         "failed_ttl_us": st.sampled_from((0, LEASE)),
     },
 )
-effects = st.fixed_dictionaries(
+common_jobs = st.fixed_dictionaries(
+    {"id": st.sampled_from(IDS), "line": st.sampled_from(LINES)},
+    optional={
+        "task": st.sampled_from(TASKS),
+        "payload": st.sampled_from((b"", b"p")),
+        "queue": st.sampled_from(QUEUES),
+        "priority": st.sampled_from((-1, 1)),
+        "ordered": st.booleans(),
+        "writes": few(KEYS, 1),
+        "wants_preimage": st.booleans(),
+        "result_ttl_us": st.sampled_from((0, LEASE)),
+    },
+)
+"""Of the kinds for which stores have short ways."""
+jobs = st.one_of(any_jobs, common_jobs)
+any_effects = st.fixed_dictionaries(
     {"event": st.sampled_from(sorted(SETTLING) + [JobEvent.SUCCEED] * 6 + [JobEvent.LOSE])},
     optional={
         "result": st.just(b"result"),
@@ -143,6 +158,15 @@ effects = st.fixed_dictionaries(
         "unsure": st.booleans(),
     },
 )
+common_effects = st.fixed_dictionaries(
+    {"event": st.just(JobEvent.SUCCEED)},
+    optional={
+        "result": st.just(b"result"),
+        "puts": st.lists(puts, max_size=1).map(tuple),
+        "writes": few(KEYS, 1),
+    },
+)
+effects = st.one_of(any_effects, common_effects)
 
 
 class Pair(Struct, frozen=True):

@@ -6,8 +6,8 @@ What was enqueued is kept as the client packed it, and never looked into for a p
     1      8         8     8        2                4              4                      2
     (the script's)                  (the client's)                                         (the script's)
 
-A plain job's `extra` is empty, so that all of one task differ only behind it: they are sent with what they have in
-common once. Of a profile both sides remember what it says.
+A plain job's `extra` is empty, so that all of one task differ only behind it, and those of lined ones from there on: they
+are sent with what they have in common once. Of a profile both sides remember what it says.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.redis.caller import raw
 from selaras._stores.redis.cells import Values, hex_of, version_of, versions_of
-from selaras._stores.redis.records import STATE_OF, STATES, Adopted, Extra, Profile, Row, Settle
+from selaras._stores.redis.records import LINED, OTHER, PLAIN, STATE_OF, STATES, Adopted, Extra, Profile, Row, Settle
 
 DELAY_MOST: Final = 1 << 52
 """Longer delays are not told as a plain job's: scripts count exactly up to 2**53."""
@@ -82,6 +82,8 @@ _encode_put: Final = msgspec.msgpack.Encoder().encode
 _decode_put: Final = msgspec.msgpack.Decoder(Put).decode
 _ENDING: Final = bytes(2)
 _ROW_ENDING: Final = 3
+_WORDS_OF_PLAIN: Final = 3
+_WORDS_OF_LINED: Final = 5
 _EMPTY: Final = Extra()
 _REFUSALS: Final = {refusal.value.encode(): refusal for refusal in Refusal}
 _new_settled: Final = Settled
@@ -99,26 +101,35 @@ class Packing:
     # -- out: jobs
 
     def groups_of(self, jobs: Sequence[NewJob]) -> list[Any]:
-        """Return jobs as `enqueue` takes them: plain ones of one profile together, in the order given."""
+        """Return jobs as `enqueue` takes them: plain or lined ones of one profile together, in the order given."""
         groups: list[Any] = []
-        common: Raw | None = None
-        delay_us = -1
+        common: tuple[int, Raw, int] | None = None
         some: list[Any] = []
         known = set[str]()
         for job in jobs:
-            if not is_plain(job):
+            way = self._way_of(job)
+            if way == OTHER:
                 common = None
-                groups.append((False, job.id, raw(self.blob_of(job))))
+                groups.append((way, job.id, raw(self.blob_of(job))))
                 continue
             head = self._head_of(job)
-            if head is not common or job.delay_us != delay_us or job.id in known:
-                common, delay_us, some, known = head, job.delay_us, [], set[str]()
-                groups.append((True, delay_us, head, some))
+            if common != (way, head, job.delay_us) or job.id in known:
+                common, some, known = (way, head, job.delay_us), [], set[str]()
+                groups.append((way, head, some, job.delay_us))
             known.add(job.id)
             some.append(job.id)
             meta = job.meta
-            some.append(raw(_SIZE4(len(meta)) + meta + job.payload))
+            if way == PLAIN:
+                some.append(raw(_SIZE4(len(meta)) + meta + job.payload))
+            else:
+                extra = _encode((job.line, job.writes) if job.writes else (job.line,))
+                some += (job.line, raw(b"".join((_SIZE4(len(extra)), extra, _SIZE4(len(meta)), meta, job.payload))))
         return groups
+
+    def _way_of(self, job: NewJob) -> int:
+        if is_plain(job):
+            return PLAIN
+        return LINED if is_lined(job) and not self._homes_of_job(job) else OTHER
 
     def _head_of(self, job: NewJob) -> Raw:
         key = (
@@ -187,20 +198,36 @@ class Packing:
     # -- out: settlements
 
     def settlements_of(self, settlements: Sequence[Settlement], puts: Values) -> list[Any]:
-        """Return settlements as scripts take them: successes without effects together, in the order given."""
+        """Return settlements as scripts take them: successes with no effect but on the one key that a lined job writes
+        together, in the order given.
+        """
         groups: list[Any] = []
-        plain: list[Any] | None = None
+        some: list[Any] = [0]
         for one in settlements:
-            if is_plain_success(one):
-                if plain is None:
-                    plain = [True]
-                    groups.append(plain)
-                result = one.result
-                plain += (one.job, format(one.fence, "016x"), False if result is None else raw(result))
-            else:
-                plain = None
+            step = self._words_of(one)
+            if not step:
+                some = [0]
                 groups.append(self._settle_of(one, puts))
+                continue
+            if some[0] != step:
+                some = [step]
+                groups.append(some)
+            result = one.result
+            some += (one.job, format(one.fence, "016x"), False if result is None else raw(result))
+            if step == _WORDS_OF_LINED:
+                some += (one.writes[0], puts.pack(one.puts[0]) if one.puts else False)
         return groups
+
+    def _words_of(self, one: Settlement) -> int:
+        """Return with how many words a settlement is told; 0: it says too much for that."""
+        if one.event is not JobEvent.SUCCEED or _says_more(one):
+            return 0
+        if not one.writes:
+            return 0 if one.puts else _WORDS_OF_PLAIN
+        key, *others = one.writes
+        if others or len(one.puts) > 1 or any(put.key != key for put in one.puts):
+            return 0
+        return 0 if self.homes_of(one.writes) else _WORDS_OF_LINED
 
     def _settle_of(self, one: Settlement, puts: Values) -> Settle:
         names = (*one.may_have_written, *(key for key, _ in one.versions), *(key for key, _ in one.closes))
@@ -308,6 +335,10 @@ class Packing:
             end = _EXTRA_AT + size
             packed = ticket[_EXTRA_AT:end]
             profile = profiles.get(packed) or self.profile_of(packed)
+            more = ticket[end : end + 4]
+            if more != _NO_EXTRA:
+                claims.append(self._claim_of((item, fence, ticket, 1, 0, 0, (), (), ()), position))
+                continue
             middle = end + 8 + int.from_bytes(ticket[end + 4 : end + 8])
             claims.append(
                 Claim(
@@ -328,7 +359,7 @@ class Packing:
             )
         return claims, preimages
 
-    def _claim_of(self, told: list[Any], position: int) -> Claim:
+    def _claim_of(self, told: Sequence[Any], position: int) -> Claim:
         job, fence, ticket, attempt, lost, strayed_us, _, value, positions = told
         created, _, profile, extra, meta, payload = self._ticket_of(ticket)
         elsewhere = set(extra.homes[::2])
@@ -374,7 +405,7 @@ class Packing:
             row = Row(STATES[JobState.SCHEDULED if due_us > created else JobState.READY], due_us=due_us)
         else:
             row = _decode_row(memoryview(dyn)[:-_ROW_ENDING])
-            if row.is_plain:
+            if row.way != OTHER:
                 row = replace(row, due_us=due_us)
         return JobRecord(
             id=id,
@@ -420,6 +451,7 @@ class Packing:
             return None
         row = Row(0) if dyn is None else _decode_row(memoryview(dyn)[:-_ROW_ENDING])
         asked = NewJob(id=id, task="")
+        number = self.number_of(ticket)
         return Standing(
             job=replace(
                 self.job_of(id, ticket[25:-2]),
@@ -430,8 +462,8 @@ class Packing:
             created_us=record.created_us,
             due_us=record.due_us,
             expires_us=row.expires_us,
-            place=row.place or (self.number_of(ticket) if record.state is JobState.READY else 0),
-            joined=row.joined,
+            place=row.place or (number if record.state is JobState.READY else 0),
+            joined=number if dyn is None and record.line else row.joined,
             attempt=record.attempt,
             lost=record.lost,
             unsure=row.unsure,
@@ -595,26 +627,30 @@ class Packing:
 
 def is_plain(job: NewJob) -> bool:
     """Say whether nothing but its time stands between a job and a worker, and nothing hangs on its end."""
-    return not (
-        job.line
-        or job.writes
-        or job.serves
+    return not (job.line or job.writes or _hangs_on_more(job) or job.delay_us > DELAY_MOST)
+
+
+def is_lined(job: NewJob) -> bool:
+    """Say whether nothing but its line stands between a job and a worker, and nothing hangs on its end but one key."""
+    return bool(job.line) and len(job.writes) < 2 and not (_hangs_on_more(job) or job.delay_us)
+
+
+def _hangs_on_more(job: NewJob) -> bool:
+    return bool(
+        job.serves
         or job.unique
         or job.parents
         or job.positions
         or job.due_us
         or job.expires_in_us
         or job.kind is not JobKind.TASK
-        or job.delay_us > DELAY_MOST
     )
 
 
-def is_plain_success(one: Settlement) -> bool:
-    """Say whether there is nothing to a settlement but its result."""
-    return one.event is JobEvent.SUCCEED and not (
-        one.writes
-        or one.puts
-        or one.keys
+def _says_more(one: Settlement) -> bool:
+    """Say whether a settlement has other effects than on what its job writes."""
+    return bool(
+        one.keys
         or one.tags
         or one.families
         or one.children

@@ -56,11 +56,18 @@ class Extra(Struct, frozen=True, array_like=True):
     homes: Homes = []
 
 
+OTHER: Final = 0
+PLAIN: Final = 1
+LINED: Final = 2
+"""How a job goes: plain (nothing but its time stands between it and a worker, and nothing hangs on its end); lined, which
+is the same behind a line of its own partition, with at most one key there that it writes; or any other way."""
+
+
 class Row(Struct, frozen=True, array_like=True):
     """What changes of a job. Fields that are as here are left out at the end.
 
-    A plain job's is put together and taken apart as text: the first three fields, then a tail that all jobs of one
-    claim have in common. Up to `attempt` it has its fields while it runs, up to `result` when it has succeeded.
+    That of a plain or lined job is put together and taken apart as text: the first three fields, then a tail that all
+    jobs of one claim have in common. Up to `attempt` it has its fields while it runs, up to `result` when it has succeeded.
     """
 
     state: int
@@ -69,8 +76,8 @@ class Row(Struct, frozen=True, array_like=True):
     instance: str = ""
     turn: int = 0  # the turn that claimed it
     started_us: int = 0
-    is_plain: bool = False
-    queue: str = ""  # of a plain job, as its end needs it
+    way: int = OTHER
+    queue: str = ""  # unless it goes another way: as its end needs it
     result_ttl_us: int = 0  # likewise
     attempt: int = 0
     ended_us: int = 0
@@ -102,7 +109,7 @@ class Row(Struct, frozen=True, array_like=True):
 
 
 class Settle(Struct, frozen=True, array_like=True):
-    """A settlement, as it is sent. A success without effects is sent as (job, fence, result) only."""
+    """A settlement, as it is sent. Most successes are sent in fewer words."""
 
     job: str
     fence: str
@@ -166,11 +173,12 @@ class Holder(Struct, frozen=True, array_like=True):
 
 
 class Line(Struct, frozen=True, array_like=True):
-    """A line: who holds it, who of those that wait may be claimed, and in which groups they wait (P21)."""
+    """A line: who holds it, who of those that wait may be claimed, and in which groups so many wait (P21)."""
 
     holder: str
     head: str
     groups: list[str]
+    waiting: int
 
 
 class Told(Struct, frozen=True, array_like=True):

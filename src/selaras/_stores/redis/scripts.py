@@ -219,7 +219,7 @@ def _constant(script_name: str, match: re.Match[str]) -> str:
     group, name = match[1], match[2]
     value = constants(group).get(name)
     if value is None:
-        if group in STRUCTS or group in WORDS or group in ("M", "LIMIT", "STATE"):
+        if group in STRUCTS or group in WORDS or group in ("M", "LIMIT", "STATE", "WAY"):
             raise ScriptError(f"{script_name}.lua: {group}.{name} is not known")
         return match[0]
     return value
@@ -236,6 +236,8 @@ def constants(group: str) -> Mapping[str, str]:
         }
     if group == "STATE":
         return {state.name: str(code) for state, code in STATES.items()}
+    if group == "WAY":
+        return {name: str(getattr(records, name)) for name in ("OTHER", "PLAIN", "LINED")}
     if group in WORDS:
         return {member.name: _quoted(member.value) for member in WORDS[group]}
     if group in STRUCTS:

@@ -16,7 +16,7 @@ local begun, is_telling, told_so_many = {}, false, 0 -- see tell_on
 local elsewhere = {} -- name -> the partition it belongs to, of names that do not belong here
 local NO_EXTRA = { '', NOTHING, NOTHING, '', NOTHING, NOTHING, 0, 0, 0, NOTHING }
 local DEFAULT = {
-    STATE.BLOCKED, '', 0, '', 0, 0, false, '', 0, 0, -- state .. attempt
+    STATE.BLOCKED, '', 0, '', 0, 0, WAY.OTHER, '', 0, 0, -- state .. attempt
     0, 0, false, 0, 0, 0, 0, 0, -- ended_us .. joined
     false, 0, 0, '', false, '', false, false, false, NOTHING, 0, NOTHING, NOTHING, false, NOTHING, NOTHING, false, false,
 }
@@ -27,7 +27,7 @@ local function learn(homes)
     end
 end
 
--- What was enqueued: mark, created, due, number; and of the client: size and text of profile, extra, meta; payload.
+-- What was enqueued: a mark of its way (plain, lined, some other), created, due, number; and of the client: size and text of profile, extra, meta; payload.
 local function ticket_of(mark, created, due_us, number, blob)
     local number8 = struct.pack('>I8', number)
     return mark .. struct.pack('>I8I8', created, due_us) .. number8 .. blob .. text(number8, 7)
@@ -70,13 +70,13 @@ local function make_row(id, ticket, dyn)
         row = laid_out(id)
     end
     local due_us = take_ticket(row, ticket)
-    local is_plain = not dyn or row[ROW.is_plain]
     for i = #row + 1, #DEFAULT do
         row[i] = DEFAULT[i]
     end
-    row.flag = is_plain and 'p' or 's'
-    if is_plain then
+    if not dyn or row[ROW.way] ~= WAY.OTHER then
+        row.flag = text(ticket, 1, 1)
         row[ROW.due_us], row[ROW.place], row[ROW.number] = due_us, row[ROW.place] > 0 and row[ROW.place] or row.number, row.number
+        row[ROW.joined] = row.flag == 'l' and row.number or 0
         if not dyn then
             row[ROW.state] = due_us > row.created and STATE.SCHEDULED or STATE.READY
             row[ROW.ready_us] = row.created
@@ -152,7 +152,7 @@ local function touch(row)
     end
     row.is_changed = true
     changed_rows[#changed_rows + 1] = row
-    if row.flag == 'p' then
+    if row.flag ~= 's' then
         local state = row[ROW.state]
         if state == STATE.READY then
             ready:drop(in_lane(row))
@@ -173,7 +173,7 @@ local function pack_row(row)
     while row[last] == DEFAULT[last] do
         last = last - 1
     end
-    row[ROW.number], row[ROW.is_plain] = row.number, false
+    row[ROW.number], row[ROW.way] = row.number, WAY.OTHER
     return cmsgpack.pack({ unpack(row, 1, last) }) .. ending_of(row.number8)
 end
 
@@ -403,7 +403,7 @@ end
 local function line_of(name)
     local line = lines:get(name)
     if not line then
-        line = { '', '', {} }
+        line = { '', '', {}, 0 }
         lines:set(name, line)
     end
     return line
@@ -428,6 +428,7 @@ end
 local function join_line(row)
     local line, group = line_of(row.extra[EXTRA.line]), group_of(row)
     members:add(in_line(row))
+    line[LINE.waiting] = line[LINE.waiting] + 1
     local is_known = false
     for _, known in ipairs(line[LINE.groups]) do
         is_known = is_known or known == group
@@ -443,6 +444,13 @@ end
 
 -- Returns the first member of a line that may run, else the first of all (P21): a seek for each queue in it.
 local function first_in_line(name, line)
+    if line[LINE.waiting] == 0 then
+        if line[LINE.groups][2] then
+            mixed:drop(name)
+        end
+        line[LINE.groups] = {}
+        return nil
+    end
     members:flush()
     local only = line[LINE.groups][1]
     if only and not line[LINE.groups][2] then
@@ -527,11 +535,12 @@ local function leave(row)
     if not line then
         return
     end
+    local state = row[ROW.state]
     if line[LINE.holder] == row.id then
         line[LINE.holder] = ''
-    end
-    if row[ROW.state] ~= STATE.RUNNING then
+    elseif state == STATE.HELD or state == STATE.READY then
         members:drop(in_line(row))
+        line[LINE.waiting] = line[LINE.waiting] - 1
     end
     if line[LINE.head] == row.id then
         line[LINE.head] = ''
@@ -924,7 +933,10 @@ local function take(row, instance, turn)
     local name = row.extra[EXTRA.line]
     if name ~= '' then
         local line = line_of(name)
-        members:drop(in_line(row))
+        if line[LINE.holder] ~= row.id then -- an ordered retry kept it
+            members:drop(in_line(row))
+            line[LINE.waiting] = line[LINE.waiting] - 1
+        end
         line[LINE.holder], line[LINE.head] = row.id, ''
         lines:set(name, line)
     end

@@ -1,5 +1,5 @@
--- plain: the short way for plain jobs: many at once, and nothing of them is looked into
--- keys: dyn due ended jobs ready
+-- plain: the short way for plain and lined jobs: many at once, and little of them is looked into
+-- keys: dyn due ended entries floors intents jobs lines members ready
 
 local RUNNING_HEAD = '\154' .. string.char(STATE.RUNNING) .. '\176' -- an array of 10; a text of 16
 local SUCCEEDED_HEAD = '\157' .. string.char(STATE.SUCCEEDED) .. '\176' -- an array of 13; a text of 16
@@ -60,40 +60,148 @@ local function admit_plain(delay_us, head, jobs, admissions)
     end
 end
 
--- Of a claim of plain jobs: what their rows have in common, and how their ends look.
+-- Enqueues lined jobs of one profile. `jobs`: id, line, what differs, ...; `head`: what they have in common. Those whose
+-- line is taken go the long way.
+local function admit_lined(head, jobs, admissions)
+    local ids, names = {}, {}
+    for i = 1, #jobs, 3 do
+        ids[#ids + 1], names[#names + 1] = jobs[i], jobs[i + 1]
+    end
+    local twins, lines = read_many(K.jobs, ids), hash(K.lines)
+    lines:prefetch(names)
+    local profile = profile_of(text(head, 3, 2 + struct.unpack('>I2', head)))
+    local front, common = 'l' .. struct.pack('>I8I8', NOW, NOW), text(head, 1, -5)
+    local lane, group = profile.lane .. profile.rank, 'q' .. profile[PROFILE.queue]
+    local place = sized(group) .. profile.rank
+    local fields, entries, heads, n, admitted = {}, {}, {}, 0, 0
+    local function write()
+        call_many('HSET', K.jobs, fields, 2)
+        call_many('ZADD', K.ready, entries, 2)
+        call_many('ZADD', K.members, heads, 2)
+        fields, entries, heads, n = {}, {}, {}, 0
+    end
+    for i = 1, #ids do
+        local id, name, rest = ids[i], names[i], jobs[3 * i]
+        if twins[i] or rows[id] or lines:get(name) then
+            write()
+            admissions[#admissions + 1] = admit(id, common .. rest)
+        else
+            local number = next_number()
+            local number8 = struct.pack('>I8', number)
+            fields[n + 1], fields[n + 2] = id, front .. number8 .. common .. rest .. text(number8, 7)
+            entries[n + 1], entries[n + 2] = '0', lane .. number8 .. 'l' .. id
+            heads[n + 1], heads[n + 2] = '0', sized(name) .. place .. number8 .. id
+            n = n + 2
+            lines:set(name, { '', id, { group }, 1 })
+            note_number(id, number)
+            admitted = admitted + 1
+            count_success(admissions)
+            rows[id], tickets.rows[id] = nil, nil
+        end
+    end
+    write()
+    M.time = NOW
+    count_jobs(profile[PROFILE.queue], STATE.READY, admitted)
+    if admitted > 0 then
+        wake(profile[PROFILE.queue])
+    end
+end
+
+-- Of a claim of plain or lined jobs: what their rows have in common, and how their ends look.
 local tails = {}
 
 local function tail_for(packed)
     local tail = tails[packed]
     if not tail then
-        local instance, turn, started_us, is_plain, queue, ttl_us, attempt = cmsgpack.unpack(packed)
-        tail = { instance = instance, turn = turn, is_plain = is_plain, queue = queue, keep_until_us = NOW + ttl_us }
-        tail.ending = cmsgpack.pack('', turn, started_us, true, queue, ttl_us, attempt, NOW, NOW + ttl_us)
+        local instance, turn, started_us, way, queue, ttl_us, attempt = cmsgpack.unpack(packed)
+        tail = { instance = instance, turn = turn, way = way, queue = queue, keep_until_us = NOW + ttl_us }
+        tail.ending = cmsgpack.pack('', turn, started_us, way, queue, ttl_us, attempt, NOW, NOW + ttl_us)
         tail.ending_without = tail.ending .. '\194' -- no result
         tails[packed] = tail
     end
     return tail
 end
 
--- Ends attempts by success without effects. `ends`: true, then job, fence and result of each.
-local function succeed_plain(instance, ends, told)
-    local ids = {}
-    for i = 2, #ends, 3 do
+-- What else a lined job has: its line, and the key that it writes, if it does.
+local function extra_of(ticket)
+    local at = 28 + byte(ticket, 26) * 256 + byte(ticket, 27)
+    local extra = cmsgpack.unpack(text(ticket, at + 4, at + 3 + struct.unpack('>I4', ticket, at)))
+    return extra[EXTRA.line], extra[EXTRA.writes] and extra[EXTRA.writes][1]
+end
+
+-- Reads what the ends of lined jobs need: their lines, and the intents on their keys.
+local function read_lined(ids)
+    local lined, names, keys = {}, {}, {}
+    local kept = read_many(K.jobs, ids)
+    for i = 1, #ids do
+        if kept[i] then
+            local name, key = extra_of(kept[i])
+            lined[ids[i]] = { name, key }
+            names[#names + 1], keys[#keys + 1] = name, key
+        end
+    end
+    hash(K.lines):prefetch(names)
+    hash(K.intents):prefetch(keys)
+    return lined
+end
+
+-- Whether a lined job has its line, and says no more than it may: what it is to end by success without being looked into.
+local function is_in_line(id, its, key)
+    local line = its and hash(K.lines):get(its[1])
+    return line and line[LINE.holder] == id and (not key or its[2] == key)
+end
+
+-- Ends attempts by success with no effect but on the one key that a lined job writes. `ends`: the size of what is said of
+-- each; job, fence, result; where there is more: the key that it says it writes, and what it puts there.
+local function succeed(instance, ends, told)
+    local step, ids, ways, long = ends[1], {}, {}, {}
+    for i = 2, #ends, step do
         ids[#ids + 1] = ends[i]
     end
     M.time = NOW
     local found = read_many(K.dyn, ids)
-    local fields, entries, n = {}, {}, 0
     for i = 1, #ids do
-        local id, fence, result, dyn = ids[i], ends[3 * i], ends[3 * i + 1], found[i]
-        local tail
-        if dyn and rows[id] == nil and text(dyn, 1, 3) == RUNNING_HEAD and text(dyn, 4, 19) == fence then
-            tail = tail_for(text(dyn, 29, -4))
-            if tail.instance ~= instance or not tail.is_plain then
-                tail = nil
+        local id, dyn = ids[i], found[i]
+        if dyn and rows[id] == nil and text(dyn, 1, 3) == RUNNING_HEAD and text(dyn, 4, 19) == ends[step * (i - 1) + 3] then
+            local tail = tail_for(text(dyn, 29, -4))
+            if tail.instance == instance and tail.way ~= WAY.OTHER then
+                ways[id] = tail
+                if tail.way == WAY.LINED then
+                    long[#long + 1] = id
+                end
             end
         end
-        if tail then
+    end
+    local lined = #long > 0 and read_lined(long)
+    local lines = lined and hash(K.lines)
+    local fields, entries, n = {}, {}, 0
+    local function write()
+        call_many('HSET', K.dyn, fields, 2)
+        call_many('ZADD', K.ended, entries, 2)
+        fields, entries, n = {}, {}, 0
+    end
+    for i = 1, #ids do
+        local at = step * (i - 1) + 2
+        local id, fence, result, key, put = unpack(ends, at, at + step - 1)
+        local tail = ways[id]
+        ways[id] = nil -- once
+        local its = tail and tail.way == WAY.LINED and lined[id]
+        if tail and rows[id] == nil and (is_in_line(id, its, key) or (tail.way == WAY.PLAIN and not key)) then
+            local dyn, stored = found[i], nil
+            if its then
+                if its[2] then
+                    local position, stamp = cells_resolve({ M.index, id, fence }, its[2], put or nil)
+                    stored = position and { { its[2], position, stamp } }
+                end
+                local name = its[1]
+                local line = lines:get(name)
+                line[LINE.holder] = ''
+                if line[LINE.waiting] > 0 then
+                    arrange(name)
+                else
+                    lines:del(name)
+                end
+            end
             fields[n + 1] = id
             local ending = result and tail.ending .. cmsgpack.pack(result) or tail.ending_without
             fields[n + 2] = SUCCEEDED_HEAD .. text(dyn, 4, 28) .. ending .. text(dyn, -3)
@@ -101,23 +209,27 @@ local function succeed_plain(instance, ends, told)
             entries[n + 2] = text(dyn, 21, 28) .. id
             n = n + 2
             tail.ended = (tail.ended or 0) + 1
-            count_success(told)
+            if stored then
+                told[#told + 1] = { STATE.SUCCEEDED, '', stored, NOTHING }
+            else
+                count_success(told)
+            end
         else
-            call_many('HSET', K.dyn, fields, 2)
-            call_many('ZADD', K.ended, entries, 2)
-            fields, entries, n = {}, {}, 0
-            local plain = plain_settlement(id, fence, EVENT.SUCCEED, '')
-            plain[SETTLE.result] = result
-            local outcome = settle(instance, plain)
-            if outcome[1] == STATE.SUCCEEDED then
+            write()
+            local full = plain_settlement(id, fence, EVENT.SUCCEED, '')
+            full[SETTLE.result] = result
+            if key then
+                full[SETTLE.writes], full[SETTLE.puts] = { key }, put and { put } or NOTHING
+            end
+            local outcome = settle(instance, full)
+            if outcome[1] == STATE.SUCCEEDED and #outcome[3] == 0 then
                 count_success(told)
             else
                 told[#told + 1] = outcome
             end
         end
     end
-    call_many('HSET', K.dyn, fields, 2)
-    call_many('ZADD', K.ended, entries, 2)
+    write()
     for _, tail in pairs(tails) do
         if tail.ended then
             count_jobs(tail.queue, STATE.RUNNING, -tail.ended)
@@ -132,7 +244,7 @@ end
 local function settle_all(instance, groups)
     local told, ids = {}, {}
     for i = 1, #groups do
-        if groups[i][1] ~= true then
+        if type(groups[i][1]) ~= 'number' then
             ids[#ids + 1] = groups[i][SETTLE.job]
         end
     end
@@ -141,8 +253,8 @@ local function settle_all(instance, groups)
     end
     for i = 1, #groups do
         local group = groups[i]
-        if group[1] == true then
-            succeed_plain(instance, group, told)
+        if type(group[1]) == 'number' then
+            succeed(instance, group, told)
         else
             told[#told + 1] = settle(instance, group)
         end
@@ -198,13 +310,49 @@ local function next_ready(lanes, most)
     return found, sizes
 end
 
+-- Reads what the claims of lined jobs need. Returns of each its line and its key, by its place.
+local function read_ahead_to_line(ids, flags, kept)
+    local lined, names, keys = {}, {}, {}
+    for i = 1, #ids do
+        if flags[i] == 'l' and not rows[ids[i]] then
+            local name, key = extra_of(kept[i])
+            lined[i] = { name, key }
+            names[#names + 1], keys[#keys + 1] = name, key
+        end
+    end
+    if #names > 0 then
+        hash(K.lines):prefetch(names)
+        hash(K.intents):prefetch(keys)
+        hash(K.entries, true):prefetch(keys)
+        hash(K.floors):prefetch(keys)
+    end
+    return lined
+end
+
+local function is_head(id, its)
+    local line = hash(K.lines):get(its[1])
+    return line and line[LINE.head] == id and line[LINE.holder] == ''
+end
+
+-- Gives a lined job its line, and plants its intent. Returns the pre-image that its claim carries, if there is one.
+local function take_lined(id, fence, profile, ticket, its)
+    local name, key = its[1], its[2]
+    local lines = hash(K.lines)
+    local line = lines:get(name)
+    line[LINE.holder], line[LINE.head], line[LINE.waiting] = id, '', line[LINE.waiting] - 1
+    lines:set(name, line)
+    index(K.members):drop(sized(name) .. sized('q' .. profile[PROFILE.queue]) .. profile.rank .. text(ticket, 18, 25) .. id)
+    local entry = key and cells_plant({ M.index, id, fence }, key)
+    return entry and profile[PROFILE.wants_preimage] and { key, entry[1], entry[2] }
+end
+
 -- Claims up to `limit` jobs. Returns what is told of them, (job, fence, ...), pre-images, and whether more could be had.
 local function claim_all(instance, turn, names, tasks, limit)
     local claims, taken, preimages = {}, {}, {}
     if #names == 0 then
         return claims, taken, preimages, false
     end
-    local commons = {} -- profile -> what rows of one claim have in common
+    local commons = { p = {}, l = {} } -- flag, profile -> what rows of one claim have in common
     local left = limit
     while true do
         ready:flush()
@@ -214,18 +362,20 @@ local function claim_all(instance, turn, names, tasks, limit)
         end
         local most = math.min(left + 1, 1000)
         local found, sizes = next_ready(lanes, most)
-        local ids, slow = {}, {}
+        local ids, flags, slow = {}, {}, {}
         for i = 1, #found do
             local at = type(sizes) == 'number' and sizes or sizes[found[i]]
             ids[i] = text(found[i], at + 15)
-            if byte(found[i], at + 14) ~= 112 then
+            flags[i] = text(found[i], at + 14, at + 14)
+            if flags[i] == 's' then
                 slow[#slow + 1] = ids[i]
             end
         end
         local kept = read_many(K.jobs, ids)
+        local lined = read_ahead_to_line(ids, flags, kept)
         if #slow > 1 then
             for i = 1, #found do
-                if byte(found[i], (type(sizes) == 'number' and sizes or sizes[found[i]]) + 14) ~= 112 and rows[ids[i]] == nil then
+                if flags[i] == 's' and rows[ids[i]] == nil then
                     tickets.rows[ids[i]] = kept[i]
                 end
             end
@@ -243,10 +393,12 @@ local function claim_all(instance, turn, names, tasks, limit)
         end
         for i = 1, #found do
             local id, member, ticket = ids[i], found[i], kept[i]
-            local at = type(sizes) == 'number' and sizes or sizes[member]
-            local is_plain = byte(member, at + 14) == 112 and not rows[id]
+            local flag = not rows[id] and flags[i] or 's'
+            if flag == 'l' and not is_head(id, lined[i]) then
+                flag = 's'
+            end
             local row, profile
-            if is_plain then
+            if flag ~= 's' then
                 profile = profile_of(text(ticket, 28, 27 + byte(ticket, 26) * 256 + byte(ticket, 27)))
             else
                 if rows[id] == nil then
@@ -260,12 +412,12 @@ local function claim_all(instance, turn, names, tasks, limit)
             elseif left == 0 then
                 outcome = 'more'
                 break
-            elseif is_plain then
-                local common = commons[profile]
+            elseif flag ~= 's' then
+                local common = commons[flag][profile]
                 if not common then
-                    local ttl = profile[PROFILE.result_ttl_us]
-                    common = { 0, cmsgpack.pack(instance, turn, NOW, true, profile[PROFILE.queue], ttl, 1) }
-                    commons[profile] = common
+                    local ttl, way = profile[PROFILE.result_ttl_us], flag == 'l' and WAY.LINED or WAY.PLAIN
+                    common = { 0, cmsgpack.pack(instance, turn, NOW, way, profile[PROFILE.queue], ttl, 1) }
+                    commons[flag][profile] = common
                 end
                 common[1] = common[1] + 1
                 local fence = next_counter()
@@ -279,8 +431,14 @@ local function claim_all(instance, turn, names, tasks, limit)
                 drops[#drops + 1] = member
                 local last = #taken
                 taken[last + 1], taken[last + 2] = id, fence
+                local preimage = flag == 'l' and take_lined(id, fence, profile, ticket, lined[i])
                 last = #claims
-                claims[last + 1], claims[last + 2], claims[last + 3] = id, fence, ticket
+                if preimage then
+                    preimages[#preimages + 1] = { id, { preimage } }
+                    claims[last + 1] = { id, fence, ticket, 1, 0, 0, { preimage }, NOTHING, NOTHING }
+                else
+                    claims[last + 1], claims[last + 2], claims[last + 3] = id, fence, ticket
+                end
                 left = left - 1
             else
                 write_plain()
@@ -300,9 +458,11 @@ local function claim_all(instance, turn, names, tasks, limit)
         end
         write_plain()
         if outcome == 'more' or (not outcome and #found < most) then
-            for profile, common in pairs(commons) do
-                count_jobs(profile[PROFILE.queue], STATE.READY, -common[1])
-                count_jobs(profile[PROFILE.queue], STATE.RUNNING, common[1])
+            for _, its in pairs(commons) do
+                for profile, common in pairs(its) do
+                    count_jobs(profile[PROFILE.queue], STATE.READY, -common[1])
+                    count_jobs(profile[PROFILE.queue], STATE.RUNNING, common[1])
+                end
             end
             return claims, taken, preimages, outcome == 'more'
         end

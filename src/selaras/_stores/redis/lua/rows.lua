@@ -196,7 +196,7 @@ local function promote(limit)
             if not row then
                 local place = next_number()
                 ready:add(text(member, 15, 18 + size) .. text(member, 10, 14) .. struct.pack('>I8', place) .. 'p' .. id)
-                dyns:set(id, cmsgpack.pack({ STATE.READY, '', struct.unpack('>I8', member), '', 0, 0, true, '', 0, 0, 0, 0, false, 0, 0, place, NOW }) .. ending_of(text(member, 1, 8)))
+                dyns:set(id, cmsgpack.pack({ STATE.READY, '', struct.unpack('>I8', member), '', 0, 0, WAY.PLAIN, '', 0, 0, 0, 0, false, 0, 0, place, NOW }) .. ending_of(text(member, 1, 8)))
                 due:drop(member)
                 local queue = text(member, 17, 16 + size)
                 count_jobs(queue, STATE.SCHEDULED, -1)
