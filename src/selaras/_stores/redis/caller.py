@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -62,13 +63,13 @@ class Caller:
         )
         return reply
 
-    async def instant_us(self, ago_s: float) -> int:
-        """Return an instant of the server's time that was so long ago, or before that."""
-        ago_us = round(ago_s * 1e6)
+    async def instant_us(self, at: float) -> int:
+        """Return an instant of the server's time that was not later than the loop's time `at`."""
+        loop = asyncio.get_running_loop()
         if self._now_us is not None:
-            return self._now_us() - ago_us
+            return self._now_us() - round((loop.time() - at) * 1e6)
         ((seconds, micros),) = await self.link.pipeline(self.index, [("TIME",)])
-        return int(seconds) * 1_000_000 + int(micros) - ago_us
+        return int(seconds) * 1_000_000 + int(micros) - round((loop.time() - at) * 1e6)
 
     async def among(
         self,

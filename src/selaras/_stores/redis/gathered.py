@@ -36,12 +36,12 @@ class Call(NamedTuple):
 
 
 class Replies(NamedTuple):
-    """What came back for a call. `repeated_s`: so long ago it was sent first, if a reply was lost and it was sent again."""
+    """What came back for a call. `first_at`: the loop's time when it was sent first, if it was sent again."""
 
     call: Call
     script: list[Any]
     after: list[Any]
-    repeated_s: float | None = None
+    first_at: float | None = None
 
 
 class Gathered(Generic[Item, Result, Shared]):
@@ -206,8 +206,8 @@ class _Meeting(Generic[Item, Result, Shared]):
 
     def _conclude(self, reply: list[Any], after: list[Any]) -> None:
         try:
-            repeated_s = self._loop.time() - self._sent_at if self._repeated else None
-            ended = self._gathered.conclude(self.items, self._since, Replies(self._call, reply, after, repeated_s))
+            first_at = self._sent_at if self._repeated else None
+            ended = self._gathered.conclude(self.items, self._since, Replies(self._call, reply, after, first_at))
         except Exception as error:  # noqa: BLE001 - it is told to those who wait
             self._fail(error)
             return

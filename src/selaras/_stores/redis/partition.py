@@ -109,14 +109,14 @@ class RedisPartition:
         news, told, outbox = replies.script
         admissions = self._packing.admissions_of(told, jobs)
         shared = decode_news(news, since), bool(outbox)
-        if replies.repeated_s is None:
+        if replies.first_at is None:
             return admissions, shared
-        return self._told_again(jobs, admissions, replies.repeated_s, shared)
+        return self._told_again(jobs, admissions, replies.first_at, shared)
 
     async def _told_again(
-        self, jobs: Sequence[NewJob], told: Sequence[Admission], repeated_s: float, shared: _Told
+        self, jobs: Sequence[NewJob], told: Sequence[Admission], first_at: float, shared: _Told
     ) -> tuple[list[Admission], _Told]:
-        begun_us = await self._caller.instant_us(repeated_s)
+        begun_us = await self._caller.instant_us(first_at)
         first = {job.id: number for number, job in reversed(list(enumerate(jobs)))}
         mine = [number for number, job in enumerate(jobs) if first[job.id] == number]
         found = await asyncio.gather(*(self._admission(jobs[number], told[number], begun_us) for number in mine))
