@@ -1,7 +1,7 @@
 """Background jobs whose workers never act on a stale cached value."""
 
 from selaras._app.app import Selaras as Selaras
-from selaras._app.cached import Binding as Binding, Cached as Cached
+from selaras._app.cached import Binding as Binding, Cached as Cached, Whole as Whole
 from selaras._app.call import Call as Call
 from selaras._app.current import CurrentJob as CurrentJob, current_job as current_job
 from selaras._app.info import JobInfo as JobInfo
@@ -12,7 +12,7 @@ from selaras._app.lines import Lock as Lock
 from selaras._app.middleware import Message as Message, Middleware as Middleware
 from selaras._app.read import Read as Read
 from selaras._app.resources import Resource as Resource
-from selaras._app.tags import Tag as Tag
+from selaras._app.tags import Tag as Tag, TagBinding as TagBinding
 from selaras._app.task import Prepared as Prepared, Task as Task
 from selaras._app.writing import Writing as Writing
 from selaras._core.codec import Secret as Secret

@@ -7,7 +7,7 @@ plain functions, which run in threads, or coroutine functions. Threads may call 
 """
 
 from selaras._app.app import BlockingSelaras as Selaras
-from selaras._app.cached import Binding, BlockingCached as Cached
+from selaras._app.cached import Binding, BlockingCached as Cached, BlockingWhole as Whole
 from selaras._app.call import BlockingCall as Call
 from selaras._app.current import CurrentJob, current_job
 from selaras._app.info import JobInfo
@@ -18,7 +18,7 @@ from selaras._app.lines import BlockingLock as Lock
 from selaras._app.middleware import Message, Middleware
 from selaras._app.read import Read
 from selaras._app.resources import BlockingResource as Resource
-from selaras._app.tags import BlockingTag as Tag
+from selaras._app.tags import BlockingTag as Tag, TagBinding
 from selaras._app.task import BlockingPrepared as Prepared, BlockingTask as Task
 from selaras._app.working import BlockingWorker as Worker
 from selaras._app.writing import BlockingWriting as Writing
@@ -82,8 +82,10 @@ __all__ = [
     "StoreRefused",
     "StoreUnavailable",
     "Tag",
+    "TagBinding",
     "Task",
     "UnknownJob",
+    "Whole",
     "Worker",
     "WouldDeadlock",
     "Writing",

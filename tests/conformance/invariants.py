@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from selaras._contracts.limits import OPEN_POSITION
+from selaras._core.cache.opening import opened_by
 from selaras._core.jobs.job import JobKind
 from selaras._core.jobs.lifecycle import FINAL, WAITING
 from selaras._core.jobs.states import JobState
+from selaras._core.positions import Scope
 from selaras._stores.memory.jobs import Jobs, Row
 from selaras._stores.memory.partition import MemoryPartition
 
@@ -95,3 +98,17 @@ def _nothing_is_cached_where_an_intent_stands(partition: MemoryPartition) -> Non
     cells = partition._cells
     assert not cells.standing.keys() & (cells.entries.keys() | cells.tokens.keys())
     assert all(cells.standing.values()), "an empty set of intents"
+
+
+def check_openings(partition: MemoryPartition) -> None:
+    """Fail if something is open that nobody writes, or something was stored that bears what is open."""
+    cells, marks = partition._cells, partition._cells.log._marks
+    since = {
+        opened: min(intent.planted_at for intent in here.values())
+        for key, here in cells.standing.items()
+        if (opened := opened_by(key))
+    }
+    assert since.keys() == {name for name, position in marks.items() if position == OPEN_POSITION}
+    for key, stored in cells.entries.items():
+        names = ((Scope.FAMILY, stored.family), *((Scope.TAG, tag) for tag in stored.entry.tags))
+        assert all(stored.entry.position < since.get(name, OPEN_POSITION) for name in names), key

@@ -33,6 +33,7 @@ from selaras._contracts.partition import (
 )
 from selaras._contracts.store import Pulse, Store
 from selaras._core.cache.entry import Hit, Miss
+from selaras._core.cache.opening import open_name, opened_by
 from selaras._core.jobs.job import (
     Attempt,
     Edge,
@@ -46,7 +47,7 @@ from selaras._core.jobs.job import (
 )
 from selaras._core.jobs.lifecycle import SETTLING
 from selaras._core.jobs.states import JobEvent, JobState
-from selaras._core.positions import START, Cursor
+from selaras._core.positions import START, Cursor, Scope
 from selaras._core.routing import home_of, partition_of
 from selaras._stores.memory.partition import MemoryPartition
 
@@ -63,6 +64,12 @@ QUEUES = ("default", "mail")
 TASKS = ("work", "other")
 TAGS = ("t", "u")
 FAMILIES = ("", "product")
+OPENINGS = tuple(
+    open_name(scope, name, index)
+    for scope, name in ((Scope.TAG, "t"), (Scope.TAG, "u"), (Scope.FAMILY, "product"))
+    for index in (0, 1)
+)
+WRITTEN = KEYS + OPENINGS
 WORKERS = ("worker-1", "worker-2", "worker-3")
 STEPS_US = (1, SECOND, LOCK_ACCEPT_US, LEASE, GRACE, INTENT_GRACE_US, 30 * SECOND, UNROUTABLE_US)
 
@@ -109,7 +116,7 @@ any_jobs = st.fixed_dictionaries(
         "expires_in_us": st.sampled_from((LEASE, 60 * SECOND)),
         "line": st.sampled_from(LINES),
         "ordered": st.booleans(),
-        "writes": few(KEYS),
+        "writes": few(WRITTEN),
         "serves": few(KEYS, 1),
         "wants_preimage": st.booleans(),
         "unique": st.sampled_from(UNIQUES),
@@ -151,8 +158,8 @@ any_effects = st.fixed_dictionaries(
         "versions": st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 3)), max_size=1).map(tuple),
         "closes": st.lists(st.tuples(st.sampled_from(KEYS), st.just(SECOND)), max_size=1).map(tuple),
         "children": st.lists(jobs, max_size=1),
-        "planted": few(KEYS, 1),
-        "writes": few(KEYS, 1),
+        "planted": few(WRITTEN, 1),
+        "writes": few(WRITTEN, 1),
         "serves": few(KEYS, 1),
         "started": st.booleans(),
         "unsure": st.booleans(),
@@ -267,11 +274,24 @@ class Histories(RuleBasedStateMachine):
             for id, edge in listed
             if id != given["id"]
         )
-        return NewJob(kind=kind, **{"task": "work", **given, "parents": waits})
+        return NewJob(kind=kind, **{"task": "work", **self.placed(given), "parents": waits})
 
     def settlement(self, attempt: Attempt, given: dict[str, Any]) -> Settlement:
-        made = {**given, "children": tuple(self.job(child) for child in given.get("children", ()))}
+        made = {**self.placed(given), "children": tuple(self.job(child) for child in given.get("children", ()))}
         return Settlement(attempt.job, attempt.fence, **made)
+
+    def placed(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Let what is opened be opened in a partition that there is."""
+        return given | {field: self.keys_here(given[field]) for field in ("writes", "planted") if field in given}
+
+    def keys_here(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        opened = {key: opened_by(key) for key in keys}
+        return tuple(
+            dict.fromkeys(
+                key if what is None else open_name(*what, partition_of(key, self.partitions))
+                for key, what in opened.items()
+            )
+        )
 
     # -- rules: processes
 
@@ -440,7 +460,7 @@ class Histories(RuleBasedStateMachine):
 
     # -- rules: scopes and locks
 
-    @rule(worker=st.sampled_from(WORKERS), id=st.sampled_from(SCOPES), writes=few(KEYS), reader=some)
+    @rule(worker=st.sampled_from(WORKERS), id=st.sampled_from(SCOPES), writes=few(WRITTEN), reader=some)
     def open_scope(self, worker: str, id: str, writes: tuple[str, ...], reader: int) -> None:
         asked = self.job({"id": id, "writes": writes, "result_ttl_us": LEASE}, JobKind.WRITING)
         home = home_of(asked, self.partitions)
@@ -506,12 +526,12 @@ class Histories(RuleBasedStateMachine):
     def invalidate(self, names: Invalidation, index: int, reader: int) -> None:
         self.told(index % self.partitions, reader, lambda one, since: one.invalidate(names, since))
 
-    @rule(which=some, keys=few(KEYS), index=some, reader=some)
+    @rule(which=some, keys=few(WRITTEN), index=some, reader=some)
     @precondition(lambda self: self.attempts)
     def plant(self, which: int, keys: tuple[str, ...], index: int, reader: int) -> None:
         worker, home, attempt = self.pick(self.attempts, which)
         owner, partition = Owner(home, attempt.job, attempt.fence), index % self.partitions
-        here = [key for key in keys if partition_of(key, self.partitions) == partition]
+        here = [key for key in self.keys_here(keys) if partition_of(key, self.partitions) == partition]
         self.told(partition, reader, lambda one, since: one.plant(worker, owner, here, since))
 
     # -- rules: other partitions
@@ -581,7 +601,7 @@ class Histories(RuleBasedStateMachine):
             self.both(partition, lambda one: one.queues())
             self.both(partition, lambda one: one.instances())
             self.both(partition, lambda one: one.outbox(1_000))
-            for key in KEYS:
+            for key in self.keys_here(WRITTEN):
                 self.both(partition, lambda one, key=key: one.intents(key))
             for id in SCOPES + LOCKS:
                 self.told(partition, 0, lambda one, since, id=id: one.job(id, since))
@@ -597,6 +617,7 @@ class Histories(RuleBasedStateMachine):
         for partition in self.stores[0].partitions:
             assert isinstance(partition, MemoryPartition)
             invariants.check(partition)
+            invariants.check_openings(partition)
 
     @invariant()
     def the_counter_of_fences_only_grows(self) -> None:

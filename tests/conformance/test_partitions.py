@@ -9,7 +9,7 @@ import pytest
 from tests.clock import SECOND, VirtualClock
 from tests.conformance.world import LINE, LOAD, A, B, K, Worker, World, after, job, local, put, remote
 
-from selaras._contracts.limits import INTENT_GRACE_US, ORPHAN_US
+from selaras._contracts.limits import INTENT_GRACE_US, ORPHAN_US, SHUT_FILL_US
 from selaras._contracts.partition import (
     Admit,
     AnyEffect,
@@ -26,9 +26,10 @@ from selaras._contracts.partition import (
 )
 from selaras._contracts.store import Store
 from selaras._core.cache.entry import Hit, Intent, Look, Miss, Standing
+from selaras._core.cache.opening import open_names
 from selaras._core.jobs.job import Attempt, Claim, Edge, Fate, Refusal, Settlement, UniqueUntil
 from selaras._core.jobs.states import JobEvent, JobState
-from selaras._core.positions import START
+from selaras._core.positions import START, Scope
 from selaras._core.routing import id_entry
 
 R = remote("product(99)")
@@ -100,6 +101,35 @@ async def test_p17_a_remote_intent_stands_until_the_outbox_resolves_it_after_the
     ids = [effect.id for effect in carried]
     assert carried == [Resolve(id=ids[0] if ids else 0, to=1, sender=0, owner=Owner(0, A, claim.fence), keys=(R,))]
     assert isinstance(await _look(world), Miss)
+
+
+async def test_p17_a_tag_is_open_elsewhere_until_the_outbox_resolves_it_after_the_settle(world: World) -> None:
+    worker, there = await world.worker(), _there(world)
+    names = open_names(Scope.TAG, "t", len(world.store.partitions))
+    await world.enqueue(job(A, writes=names))
+    claim = await worker.claim()
+    await there.plant(worker.id, Owner(0, A, claim.fence), names[1:2], START)
+
+    async def stores(token: int) -> bool:
+        reply = await there.fill([Fill(put(R, b"v1", tags=("t",)), token)], START)
+        return reply.stored[0] is not None
+
+    async def missed() -> int:
+        world.clock.advance(SHUT_FILL_US)
+        look = await _look(world)
+        assert isinstance(look, Miss)
+        return look.token
+
+    during = await stores(await missed())
+    await worker.end(claim)
+    settled = await stores(await missed())
+    token = await missed()
+    await _deliver(world)
+
+    assert claim.elsewhere == names[1:]
+    assert (during, settled, await stores(token)) == (False, False, False)
+    assert await there.intents(names[1]) == ()
+    assert await stores(await missed())
 
 
 async def test_p17_a_put_elsewhere_is_stored_by_the_outbox_over_its_clean_intent(world: World) -> None:

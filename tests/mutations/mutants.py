@@ -20,6 +20,7 @@ from tests.conformance import (
     test_lines,
     test_log,
     test_lost,
+    test_openings,
     test_partitions,
     test_retention,
     test_settle,
@@ -30,7 +31,8 @@ from tests.conformance import (
 from tests.conformance.world import B, K
 
 from selaras._contracts.partition import Owner, Register, Resolve
-from selaras._core.cache.entry import Miss
+from selaras._core.cache.entry import Miss, Standing
+from selaras._core.cache.opening import opened_by
 from selaras._core.jobs.job import JobKind
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.states import JobEvent, JobState
@@ -62,6 +64,39 @@ class Mutant:
 
 
 # -- cells
+
+
+def _stays_closed(void: Original, self: Log, *_: Any) -> None:
+    """Nothing is open, whatever intent stands there."""
+
+
+def _closed_by_events(append: Original, self: Log, scope: Any, name: str) -> None:
+    self._marks.pop((scope, name), None)
+    append(self, scope, name)
+
+
+def _closes_in_silence(resolve: Original, self: Cells, owner: Owner, key: str, put: Any, now: int) -> Any:
+    if opened_by(key) and self._intent(owner, key):
+        self._remove(key, (owner.home, owner.job))
+        return None
+    return resolve(self, owner, key, put, now)
+
+
+def _first_one_closes(remove: Original, self: Cells, key: str, owner: Any) -> None:
+    remove(self, key, owner)
+    self.log.close(key)
+
+
+def _forgets_the_refusal(fill: Original, self: Cells, fill_: Any, now: int) -> Any:
+    stored = fill(self, fill_, now)
+    if stored is None:
+        self.tokens.pop(fill_.put.key, None)
+    return stored
+
+
+def _shut_for_good(look: Original, self: Cells, request: Any, now: int) -> Any:
+    token = self.tokens.get(request.key)
+    return Standing() if token and not token.token else look(self, request, now)
 
 
 def _single_slot(plant: Original, self: Cells, owner: Owner, key: str, now: int) -> Any:
@@ -403,6 +438,7 @@ def _none_of_them(original: Original, *arguments: Any) -> list[Any]:
 
 
 KEY, TAG = {"names": {"keys": (K,)}}, {"names": {"tags": ("t",)}}
+OPENED = {"name": test_openings.TAG}
 
 MUTANTS = (
     Mutant(
@@ -670,6 +706,58 @@ MUTANTS = (
         _no,
         test_fills.test_p12_a_tag_or_family_voids_what_bears_it,
         {**TAG, "dropped": True},
+    ),
+    Mutant(
+        "L14",
+        "an intent on a tag opens nothing",
+        Log,
+        "open",
+        _stays_closed,
+        test_openings.test_p7_nothing_that_bears_it_is_stored_while_it_stands,
+        OPENED,
+    ),
+    Mutant(
+        "L14",
+        "an event closes what is open",
+        Log,
+        "append",
+        _closed_by_events,
+        test_openings.test_p7_no_invalidation_closes_it,
+        {**OPENED, "names": {"tags": ("t",)}},
+    ),
+    Mutant(
+        "L14",
+        "a settle closes without an event",
+        Cells,
+        "resolve",
+        _closes_in_silence,
+        test_openings.test_p12_a_load_that_began_while_it_stood_is_not_stored_after_it,
+        OPENED,
+    ),
+    Mutant(
+        "L14",
+        "the first of several writers closes it",
+        Cells,
+        "_remove",
+        _first_one_closes,
+        test_openings.test_p7_it_stays_open_until_the_last_of_its_writers_has_settled,
+        OPENED,
+    ),
+    Mutant(
+        "L14",
+        "a refused fill is forgotten",
+        Cells,
+        "fill",
+        _forgets_the_refusal,
+        test_openings.test_those_who_come_after_a_refused_fill_do_not_wait_for_each_other,
+    ),
+    Mutant(
+        "L14",
+        "a refused fill is remembered beyond the settle",
+        Cells,
+        "look",
+        _shut_for_good,
+        test_openings.test_those_who_come_after_a_refused_fill_do_not_wait_for_each_other,
     ),
     Mutant(
         "P13",

@@ -32,6 +32,9 @@ SHOWN_BY_HISTORIES = (
     "a fill does not look at tags",
     "a hit does not look at tags",
     "an invalidation inside a job takes effect at once only",
+    "an intent on a tag opens nothing",
+    "an event closes what is open",
+    "the first of several writers closes it",
     "a lost attempt's intents go",
     "the last lost attempt's intents have no grace",
 )
@@ -68,8 +71,8 @@ async def test_random_histories_find_out_as_well(taken_out: str, monkeypatch: py
     (mutant,) = [mutant for mutant in MUTANTS if mutant.taken_out == taken_out]
     _take_out(mutant, monkeypatch)
 
-    with pytest.raises(AssertionError, match="the datastore"):
-        await run_histories("memory-1", folder)
+    with pytest.raises(AssertionError, match=r"the datastore|the pre-image"):
+        await run_histories("memory-1", folder, looks_inside=False)
 
 
 def test_every_rule_of_the_store_has_a_mutant() -> None:

@@ -29,9 +29,10 @@ from selaras._app.program import Program, make_program
 from selaras._app.registry import Registry
 from selaras._app.resources import BlockingResource, BlockingResourceDecorator, Lifetime, Resource, ResourceDecorator
 from selaras._app.settings import Settings, SettingValues
-from selaras._app.tags import BlockingTag, Tag, tag_text
+from selaras._app.tags import BlockingTag, Tag, TagBinding
 from selaras._app.task import BlockingTask, BlockingTaskDecorator, Task, TaskDecorator
 from selaras._app.working import AppWorker, BlockingWorker, WorkerOptions, make_worker
+from selaras._core.cache.key import checked_name, tag_text
 from selaras._core.durations import Duration
 from selaras._core.errors import ConfigurationError
 
@@ -117,7 +118,8 @@ class Selaras:
 
         Args:
             name: its name in the store; by default the function's.
-            writes: the cached values it changes, matched to its parameters by name (`product.by(id="sku")` renames).
+            writes: the cached values it changes, matched to its parameters by name (`product.by(id="sku")` renames); all
+                values of a family, `product.all()`, or of a tag, `app.tag("category", by="id")`.
             reads: cached values its body will read, warmed with the whole batch; `Read(...)` parameters need no mention.
             lock: the line its jobs stand in, one at a time, in order: "mail:{customer}", or a family, or None. By
                 default the key it writes, if it writes exactly one.
@@ -202,9 +204,22 @@ class Selaras:
         """Read many keys in one trip a partition; what is missing goes to the families' batch loaders."""
         return await read_many(self._program, list(keys), fresh)
 
-    def tag(self, name: str, value: object = None) -> Tag:
-        """Return the tag of this name and value: `app.tag("category", 7)`."""
-        return Tag(tag_text(name, value), self._program)
+    @overload
+    def tag(self, name: str, value: object = None) -> Tag: ...
+    @overload
+    def tag(self, name: str, *, by: str) -> TagBinding: ...
+    def tag(self, name: str, value: object = None, *, by: str | None = None) -> Tag | TagBinding:
+        """Return the tag of this name and value: `app.tag("category", 7)`.
+
+        `by`, for `writes=`: its value is that parameter of the task.
+        """
+        if by is None:
+            return Tag(tag_text(name, value), self._program)
+        if value is not None:
+            raise ConfigurationError(
+                f"tag({name!r}, {value!r}, by={by!r}): give the value, or the parameter it comes from"
+            )
+        return TagBinding(checked_name(name, what="tag"), by)
 
     # -- jobs
 
@@ -371,8 +386,14 @@ class BlockingSelaras:
         """Read many keys in one trip a partition; what is missing goes to the families' batch loaders."""
         return wait_for(lambda: self.aio.read_many([aio_of(key) for key in keys], fresh))
 
-    def tag(self, name: str, value: object = None) -> BlockingTag:
-        """Return the tag of this name and value: `app.tag("category", 7)`."""
+    @overload
+    def tag(self, name: str, value: object = None) -> BlockingTag: ...
+    @overload
+    def tag(self, name: str, *, by: str) -> TagBinding: ...
+    def tag(self, name: str, value: object = None, *, by: str | None = None) -> BlockingTag | TagBinding:
+        """Return the tag of this name and value: `app.tag("category", 7)`; `by` as of `selaras.Selaras.tag`."""
+        if by is not None and value is None:
+            return self.aio.tag(name, by=by)
         return BlockingTag(self.aio.tag(name, value))
 
     # -- jobs

@@ -10,9 +10,11 @@ from selaras._app.declared import FamilySpec
 from selaras._app.key import BlockingKey, Key
 from selaras._app.portal import wait_for
 from selaras._app.program import Program
+from selaras._app.writing import BlockingWriting, Writing
 from selaras._cache.cache import MISSING
 from selaras._cache.family import Slot
 from selaras._core.errors import SelarasError
+from selaras._core.positions import Scope
 from selaras._core.signature import Arguments
 
 P = ParamSpec("P")
@@ -32,6 +34,58 @@ class Binding(Generic[V]):
 
     def __repr__(self) -> str:
         return f"{self.family.name}.by({', '.join(f'{ours}={theirs!r}' for ours, theirs in self.names.items())})"
+
+
+class Whole:
+    """All values of a family: `product.all()`."""
+
+    __slots__ = ("_program", "family")
+
+    def __init__(self, program: Program, family: FamilySpec) -> None:
+        self._program = program
+        self.family = family
+
+    def __repr__(self) -> str:
+        return f"{self.family.name}.all()"
+
+    @property
+    def sync(self) -> BlockingWhole:
+        """The twin of which every call blocks."""
+        return BlockingWhole(self)
+
+    async def invalidate(self) -> None:
+        """Void every value of the family: now, and inside a job or scope again when that succeeds."""
+        process = self._program.process()
+        await process.open()
+        await process.cache.invalidate(families=[self.family.name])
+
+    def writing(self) -> Writing:
+        """Write many values at once, outside of a task's declaration: `async with product.all().writing(): ...` around
+        the transaction. Until its end no value of the family is stored.
+        """
+        return Writing(self._program, opens=[(Scope.FAMILY, self.family.name)])
+
+
+class BlockingWhole:
+    """All values of a family: `product.all()`."""
+
+    __slots__ = ("aio",)
+
+    def __init__(self, aio: Whole) -> None:
+        self.aio = aio
+
+    def __repr__(self) -> str:
+        return repr(self.aio)
+
+    def invalidate(self) -> None:
+        """Void every value of the family: now, and inside a job or scope again when that succeeds."""
+        wait_for(self.aio.invalidate)
+
+    def writing(self) -> BlockingWriting:
+        """Write many values at once, outside of a task's declaration: `with product.all().writing(): ...` around the
+        transaction.
+        """
+        return BlockingWriting(self.aio.writing())
 
 
 class Cached(Generic[P, V]):
@@ -94,6 +148,10 @@ class Cached(Generic[P, V]):
         """Rename parameters for `writes=`, `reads=`, `lock=` and `Read`: family parameter = task parameter."""
         return Binding(self.family, names)
 
+    def all(self) -> Whole:
+        """Return all its values, for `writes=` and to void them or write them at once."""
+        return Whole(self._program, self.family)
+
     def batch(self, loader: BatchLoader[V], /) -> BatchLoader[V]:
         """Give the family a loader for many keys at once; a decorator.
 
@@ -116,9 +174,7 @@ class Cached(Generic[P, V]):
 
     async def invalidate_all(self) -> None:
         """Void every value of the family: now, and inside a job or scope again when that succeeds."""
-        process = self._program.process()
-        await process.open()
-        await process.cache.invalidate(families=[self.name])
+        await self.all().invalidate()
 
 
 async def _at_once(value: V) -> V:  # noqa: RUF029 - a hit waits for nothing, and is awaited like a miss
@@ -164,6 +220,10 @@ class BlockingCached(Generic[P, V]):
     def by(self, **names: str) -> Binding[V]:
         """Rename parameters for `writes=`, `reads=`, `lock=` and `Read`: family parameter = task parameter."""
         return self.aio.by(**names)
+
+    def all(self) -> BlockingWhole:
+        """Return all its values, for `writes=` and to void them or write them at once."""
+        return BlockingWhole(self.aio.all())
 
     def batch(self, loader: Callable[[list[Any]], Sequence[V]], /) -> Callable[[list[Any]], Sequence[V]]:
         """Give the family a loader for many keys at once; a decorator. See `selaras.Cached.batch`."""

@@ -9,9 +9,11 @@ from msgspec import Struct
 
 from selaras._cache.family import Family, Slot
 from selaras._contracts.host import Mode
-from selaras._core.cache.key import key_text
+from selaras._core.cache.key import key_text, tag_text
+from selaras._core.cache.opening import Opening, open_names
 from selaras._core.codec import Codec, codec_of
 from selaras._core.jobs.retry import Policy
+from selaras._core.positions import Scope
 from selaras._core.routing import partition_of
 from selaras._core.signature import Arguments, Layout, Signature, is_atomic
 
@@ -85,6 +87,22 @@ class KeyPlan(Struct, frozen=True):
         return frozenset(theirs for _, theirs in self.names)
 
 
+class OpenPlan(Struct, frozen=True):
+    """Many values that a task writes at once: of a family, or of a tag, whose value may be a parameter of the task."""
+
+    scope: Scope
+    name: str
+    parameter: str = ""
+
+    def opens(self, named: Mapping[str, Any]) -> Opening:
+        """Return what these arguments name."""
+        return self.scope, tag_text(self.name, named[self.parameter]) if self.parameter else self.name
+
+    def shown(self) -> str:
+        """Return its name for people."""
+        return f"all of {self.name}" if self.scope is Scope.FAMILY else f"tag {self.name}"
+
+
 class LinePlan(Struct, frozen=True):
     """How a line comes from a task's arguments: a text with `{parameter}` in it, or the key that is written."""
 
@@ -119,7 +137,7 @@ class TaskSpec:
 
     Attributes:
         signature: of what callers give: without `Read` parameters.
-        writes: keys under intents. serves: keys that are invalidated at the end instead. reads: warmed before.
+        writes: keys under intents. opens: tags and families under intents. serves: keys that are invalidated at the end instead. reads: warmed before.
         read_parameters: (name, key) of each `Read` parameter.
         wants_preimage: a `Read` parameter is of a family it writes.
     """
@@ -140,6 +158,7 @@ class TaskSpec:
         reads: Sequence[KeyPlan],
         read_parameters: Sequence[tuple[str, KeyPlan]],
         line: LinePlan | None,
+        opens: Sequence[OpenPlan] = (),
     ) -> None:
         self.name = name
         self.function = function
@@ -152,12 +171,13 @@ class TaskSpec:
         self.expires_us = expires_us
         self.writes = tuple(plan for plan in writes if plan.family.family.during_write == "load")
         self.serves = tuple(plan for plan in writes if plan.family.family.during_write == "serve")
+        self.opens = tuple(opens)
         self.reads = tuple(reads)
         self.read_parameters = tuple(read_parameters)
         self.line = line
         written = {plan.family.name for plan in self.writes}
         self.wants_preimage = any(plan.family.name in written for _, plan in read_parameters)
-        self.names_places = bool(writes or line)
+        self.names_places = bool(writes or line or opens)
         self.reads_first = bool(reads or read_parameters)
         self._naming = frozenset[str]().union(
             *(plan.parameters() for plan in (*writes, *reads, *(plan for _, plan in read_parameters)))
@@ -201,6 +221,14 @@ class TaskSpec:
         warms = (*(slot for _, slot in reads), *(plan.slot(named, partitions) for plan in self.reads))
         return Places(reads, tuple(slot for slot in warms if slot.key not in written), written)
 
+    def opened(self, named: Mapping[str, Any], partitions: int) -> tuple[str, ...]:
+        """Return the names under which it opens tags and families, those of all partitions."""
+        return tuple([name for plan in self.opens for name in open_names(*plan.opens(named), partitions)])
+
+    def written(self) -> list[str]:
+        """Return the names of what it writes, for people."""
+        return [*(plan.family.name for plan in (*self.writes, *self.serves)), *(plan.shown() for plan in self.opens)]
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Check and coerce a call's arguments."""
         return self.signature.bind(args, kwargs)
@@ -229,4 +257,5 @@ class TaskSpec:
         needed = set[str](self.line.needs if self.line else ())
         for plan in (*self.writes, *self.serves):
             needed |= plan.parameters()
+        needed.update(plan.parameter for plan in self.opens if plan.parameter)
         return frozenset(needed)

@@ -10,24 +10,25 @@ from functools import partial
 from string import Formatter
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
-from selaras._app.cached import Binding, BlockingCached, Cached
+from selaras._app.cached import Binding, BlockingCached, BlockingWhole, Cached, Whole
 from selaras._app.checks import count, rank, word, yes_or_no
-from selaras._app.declared import FamilySpec, KeyPlan, LinePlan, TaskSpec
+from selaras._app.declared import FamilySpec, KeyPlan, LinePlan, OpenPlan, TaskSpec
 from selaras._app.key import Fresh, level_of
 from selaras._app.lifetimes import OldValue
 from selaras._app.program import Program
 from selaras._app.read import Reads
-from selaras._app.tags import BlockingTag, Tag, tag_text
+from selaras._app.tags import BlockingTag, Tag, TagBinding
 from selaras._app.task import BlockingTask, Task
 from selaras._cache.family import Family
 from selaras._contracts.host import Mode
 from selaras._core.cache.freshness import BOUNDED
-from selaras._core.cache.key import checked_name
+from selaras._core.cache.key import checked_name, tag_text
 from selaras._core.cache.lifetimes import Adaptive
 from selaras._core.codec import codec_of
 from selaras._core.durations import Duration, duration_us
 from selaras._core.errors import ConfigurationError
 from selaras._core.jobs.retry import Backoff, Policy
+from selaras._core.positions import Scope
 from selaras._core.signature import Arguments, Signature
 
 
@@ -39,10 +40,12 @@ class Auto(Enum):
 
 AUTO: Final = Auto.AUTO
 
-Writable: TypeAlias = Cached[..., Any] | Binding[Any]
+Keyed: TypeAlias = Cached[..., Any] | Binding[Any]
+Writable: TypeAlias = Keyed | Whole | Tag | TagBinding
 Lockable: TypeAlias = str | Cached[..., Any] | Binding[Any] | None
 Tagging: TypeAlias = Sequence[str] | Callable[[Any], Iterable[Tag | str]]
-BlockingWritable: TypeAlias = BlockingCached[..., Any] | Binding[Any]
+BlockingKeyed: TypeAlias = BlockingCached[..., Any] | Binding[Any]
+BlockingWritable: TypeAlias = BlockingKeyed | BlockingWhole | BlockingTag | TagBinding
 
 
 class CommonTaskOptions(TypedDict, total=False):
@@ -68,7 +71,7 @@ class TaskOptions(CommonTaskOptions, total=False):
     """What `@app.task(...)` takes."""
 
     writes: Writable | Sequence[Writable]
-    reads: Writable | Sequence[Writable]
+    reads: Keyed | Sequence[Keyed]
     lock: Lockable
 
 
@@ -76,8 +79,8 @@ class BlockingTaskOptions(CommonTaskOptions, total=False):
     """What it takes where nothing can be awaited."""
 
     writes: BlockingWritable | Sequence[BlockingWritable]
-    reads: BlockingWritable | Sequence[BlockingWritable]
-    lock: str | BlockingWritable | None
+    reads: BlockingKeyed | Sequence[BlockingKeyed]
+    lock: str | BlockingKeyed | None
 
 
 class CommonFamilyOptions(TypedDict, total=False):
@@ -121,7 +124,7 @@ def declare_task(
     *,
     name: str | None = None,
     writes: Writable | Sequence[Writable] = (),
-    reads: Writable | Sequence[Writable] = (),
+    reads: Keyed | Sequence[Keyed] = (),
     lock: Lockable | Auto = AUTO,
     exclusive: bool = True,
     ordered: bool = False,
@@ -141,7 +144,13 @@ def declare_task(
     name = _name_of(function, name, "task")
     read_bindings = _read_parameters(function)
     signature = Signature.of(function, skip=frozenset(read_bindings))
-    written = [_plan(name, "writes", one, signature) for one in _each(writes)]
+    opens: list[OpenPlan] = []
+    written: list[KeyPlan] = []
+    for one in _writes(writes):
+        if isinstance(one, (Whole, Tag, TagBinding)):
+            opens.append(_opening(name, one, signature))
+        else:
+            written.append(_plan(name, "writes", one, signature))
     settings = program.settings
     spec = TaskSpec(
         name,
@@ -165,14 +174,20 @@ def declare_task(
         reads=[_plan(name, "reads", one, signature) for one in _each(reads)],
         read_parameters=[(p, _plan(name, f"Read of {p!r}", one, signature)) for p, one in read_bindings.items()],
         line=_line(name, lock, written, signature, exclusive=yes_or_no(exclusive, option=f"task {name!r}: exclusive")),
+        opens=opens,
     )
     program.registry.add_task(spec)
     return spec
 
 
-def _each(several: Writable | Sequence[Writable]) -> list[Writable]:
+def _writes(several: Writable | Sequence[Writable]) -> list[Writable]:
     """A single one may stand for a list of one; what is neither is refused as a single one."""
     return list(several) if isinstance(several, (list, tuple, set, frozenset)) else [cast(Writable, several)]
+
+
+def _each(several: Keyed | Sequence[Keyed]) -> list[Keyed]:
+    """As `_writes`."""
+    return cast("list[Keyed]", _writes(several))
 
 
 def _read_parameters(function: Callable[..., Any]) -> dict[str, Binding[Any]]:
@@ -180,11 +195,32 @@ def _read_parameters(function: Callable[..., Any]) -> dict[str, Binding[Any]]:
     return {name: p.default.binding for name, p in parameters.items() if isinstance(p.default, Reads)}
 
 
-def _plan(task: str, role: str, source: Writable, signature: Signature) -> KeyPlan:
+def _opening(task: str, source: Whole | Tag | TagBinding, signature: Signature) -> OpenPlan:
+    """Read what a task writes as a whole."""
+    if isinstance(source, Tag):
+        return OpenPlan(Scope.TAG, source.name)
+    if isinstance(source, TagBinding):
+        if source.by not in signature.parameters:
+            raise ConfigurationError(
+                f"task {task!r}: writes {source!r}: the task has no parameter {source.by!r}, "
+                f"but {_listed(signature.parameters)}"
+            )
+        return OpenPlan(Scope.TAG, source.name, source.by)
+    if source.family.family.during_write == "serve":
+        raise ConfigurationError(
+            f"task {task!r}: writes {source!r}: while that stands no value of {source.family.name} is served, and it says "
+            f"during_write='serve': leave one of them out; {source.family.name}.all().invalidate() at the end of the body "
+            f"voids them when the job succeeds"
+        )
+    return OpenPlan(Scope.FAMILY, source.family.name)
+
+
+def _plan(task: str, role: str, source: Keyed, signature: Signature) -> KeyPlan:
     """Match a family's parameters with the task's, by name."""
     if not isinstance(source, (Cached, Binding)):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
         raise ConfigurationError(
             f"task {task!r}: {role} {source!r} is no cached family: give a function declared with @app.cached, or its .by(…)"
+            + (", its .all(), or a tag of the app" if role == "writes" else "")
         )
     family = source.family
     renames = source.names if isinstance(source, Binding) else {}

@@ -23,14 +23,19 @@ async def run_here(program: Program, spec: TaskSpec, arguments: Arguments) -> An
     partitions = process.partitions
     named = arguments.named()
     written = [plan.slot(named, partitions) for plan in (*spec.writes, *spec.serves)]
+    opens = [plan.opens(named) for plan in spec.opens]
     async with AsyncExitStack() as stack:
         fence = 0
         if spec.line is not None:
             lock = await stack.enter_async_context(Lock(program, spec.line.line(named, partitions)))
             fence = lock.fence
         session = session_here()
-        if written and not (session and all(session.writes(slot.key) for slot in written)):
-            writing = await stack.enter_async_context(Writing(program, written))
+        if (written or opens) and not (
+            session
+            and all(session.writes(slot.key) for slot in written)
+            and all(session.has_opened(what) for what in opens)
+        ):
+            writing = await stack.enter_async_context(Writing(program, written, opens))
             fence = fence or writing.fence
         opened = Opened()
         stack.push_async_callback(opened.close)

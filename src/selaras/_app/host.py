@@ -17,18 +17,20 @@ from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.relaying import relay
 from selaras._app.running import AttemptRun
+from selaras._app.tags import doubt_tag
 from selaras._cache.family import Slot
 from selaras._cache.session import Session, SessionKind
 from selaras._contracts.host import Mode, Run, Stop
 from selaras._contracts.limits import UNROUTABLE_US
 from selaras._contracts.partition import Instance, Owner
+from selaras._core.cache.opening import OPENING, opened_by
 from selaras._core.codec import CorruptBytes
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import Claim, NewJob, Settled, Settlement
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.outcome import End, Failed, Misfit, Raised, Unreadable, settlement_of
 from selaras._core.jobs.retry import Policy
-from selaras._core.positions import Cursor, News
+from selaras._core.positions import Cursor, News, Scope
 from selaras._core.routing import home_of, partition_of
 from selaras._core.signature import Arguments, Unbindable
 
@@ -48,6 +50,10 @@ class AppHost:
         self._process = process
         self._cache = process.cache
         self._tasks = dict(program.registry.tasks)
+        for spec in self._tasks.values():
+            for plan in spec.opens:
+                if plan.scope is Scope.TAG:
+                    doubt_tag(program, plan.name)
         self._instance = ""
         self._sent_ns = [0] * process.partitions
         self._progress: list[dict[tuple[str, int], bytes]] = [{} for _ in range(process.partitions)]
@@ -255,6 +261,8 @@ def _own(session: Session, claim: Claim, written: Mapping[str, Slot]) -> None:
     """Tell the session what its attempt writes. The claim's word counts: this program may key it differently by now."""
     for key in claim.writes:
         session.own[key] = written.get(key)
+        if key[:1] == OPENING:
+            session.opens |= {what for what in (opened_by(key),) if what is not None}
     for key in claim.serves:
         session.serves[key] = written.get(key)
     if claim.preimages:

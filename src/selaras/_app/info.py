@@ -11,6 +11,7 @@ from msgspec import Struct
 from selaras._app.current import Progress
 from selaras._app.meta import decode_meta
 from selaras._app.program import Program
+from selaras._core.cache.opening import shown_keys
 from selaras._core.codec import CorruptBytes
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import Ended, JobRecord
@@ -75,7 +76,7 @@ def info_of(program: Program, record: JobRecord) -> JobInfo:
         progress=shown_progress(record),
         line=record.line,
         unique=record.unique,
-        writes=record.writes,
+        writes=shown_keys(record.writes),
         waits_for=tuple(parent.job for parent in record.parents),
         stuck_on=record.stuck_on,
         cancel_requested=record.cancel_requested,

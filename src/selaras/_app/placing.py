@@ -140,6 +140,8 @@ def _particular_job(program: Program, process: Process, planned: Planned) -> New
         named = planned.arguments.named()
         partitions = process.partitions
         writes = tuple([plan.slot(named, partitions).key for plan in spec.writes])
+        if spec.opens:
+            writes += spec.opened(named, partitions)
         serves = tuple([plan.slot(named, partitions).key for plan in spec.serves])
         line = spec.line.line(named, partitions) if spec.line is not None else ""
     planned.id = options.id or process.new_id(_wanted_home(process.partitions, line, options.unique, parents))

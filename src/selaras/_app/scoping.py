@@ -11,6 +11,7 @@ from selaras._app.process import Holder, Process
 from selaras._cache.family import Slot
 from selaras._cache.session import Session
 from selaras._contracts.partition import Grant, Owner
+from selaras._core.cache.opening import Opening, open_names, shown_keys
 from selaras._core.errors import LeaseLost, StoreUnavailable
 from selaras._core.jobs.job import JobKind, NewJob, Settled, Settlement
 from selaras._core.jobs.states import JobEvent
@@ -24,12 +25,15 @@ class Scope:
         owner: of its intents.
         position: how far its partition's log reached when it was granted.
         since_ns: the instant after that reply: whatever began before may have missed what the scope must see (P1).
-        own, serves: the keys it writes, with an intent and without.
+        own, serves: the keys it writes, with an intent and without; among the former those of what it opens.
     """
 
-    def __init__(self, process: Process, slots: Iterable[Slot]) -> None:
+    def __init__(self, process: Process, slots: Iterable[Slot], opens: Iterable[Opening] = ()) -> None:
         several = {slot.key: slot for slot in slots}
-        self.own = {key: slot for key, slot in several.items() if slot.family.during_write == "load"}
+        self.own: dict[str, Slot | None] = {
+            key: slot for key, slot in several.items() if slot.family.during_write == "load"
+        }
+        self.own |= {name: None for what in opens for name in open_names(*what, process.partitions)}
         self.serves = {key: slot for key, slot in several.items() if slot.family.during_write == "serve"}
         self._process = process
         self._planted: list[str] = []
@@ -51,7 +55,7 @@ class Scope:
 
     def names(self) -> str:
         """Return its keys, for a message."""
-        return ", ".join((*self.own, *self.serves)) or "no key"
+        return ", ".join(shown_keys((*self.own, *self.serves))) or "no key"
 
     # -- its beginning
 
@@ -67,7 +71,7 @@ class Scope:
         self.position = grant.news.tail.position
         self.owner = Owner(self.home, job.id, grant.fence)
         try:
-            await self._plant(slot for slot in self.own.values() if slot.partition != self.home)
+            await self._plant(key for key in self.own if partition_of(key, process.partitions) != self.home)
         except BaseException as error:
             ending = own_task(settle(process, self._holder, self.home, self._failed(grant.fence)))
             if isinstance(error, Exception):  # who was cancelled is not kept waiting
@@ -111,10 +115,10 @@ class Scope:
         job = self._job
         return Settlement(job.id, fence, JobEvent.FAIL, writes=job.writes, serves=job.serves)
 
-    async def _plant(self, slots: Iterable[Slot]) -> None:
+    async def _plant(self, several: Iterable[str]) -> None:
         process, there = self._process, dict[int, list[str]]()
-        for slot in slots:
-            there.setdefault(slot.partition, []).append(slot.key)
+        for key in several:
+            there.setdefault(partition_of(key, process.partitions), []).append(key)
         for index, keys in sorted(there.items()):
             sent_ns = process.clock.instant_ns()
             planted = await process.store.partitions[index].plant(self.instance, self.owner, keys, process.since(index))
@@ -130,7 +134,7 @@ class Scope:
         # Noted first: if the call is cut off, the settle voids what it does not find (P9).
         self.own |= late
         self._planted += late
-        await self._plant(late.values())
+        await self._plant(late)
         self._process.cache.told(late)
 
     # -- its end

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from selaras._app.portal import wait_for
 from selaras._app.program import Program
-from selaras._core.cache.key import checked_name
+from selaras._app.writing import BlockingWriting, Writing
+from selaras._core.positions import Scope
 
 _log = logging.getLogger("selaras")
-
-
-def tag_text(name: str, value: Any = None) -> str:
-    """Return a tag's text: `category:7`; no two (name, value) pairs share one."""
-    checked_name(name, what="tag")
-    return quote(name, safe=" ") if value is None else f"{quote(name, safe=' ')}:{quote(str(value), safe='')}"
 
 
 class Tag:
@@ -47,24 +41,44 @@ class Tag:
 
     async def invalidate(self) -> None:
         """Void every value that bears this tag: now, and inside a job or scope again when that succeeds."""
-        self._doubt()
+        doubt_tag(self._program, self.name)
         process = self._program.process()
         await process.open()
         await process.cache.invalidate(tags=[self.name])
 
-    def _doubt(self) -> None:
-        """Say once that no family here bears such a tag: mostly its name is mistyped."""
-        program = self._program
-        name = unquote(self.name.partition(":")[0])
-        if name in program.doubted_tags or program.registry.may_bear(name):
-            return
-        program.doubted_tags.add(name)
-        borne = sorted({known for family in program.registry.families.values() for known in family.tag_names or ()})
-        _log.warning(
-            "no family of this program says tags=%r, so its values are not voided by that tag; tags there are: %s",
-            name,
-            ", ".join(borne) or "none",
-        )
+    def writing(self) -> Writing:
+        """Write many values at once, outside of a task's declaration: `async with tag.writing(): ...` around the
+        transaction. Until its end nothing that bears the tag is stored.
+        """
+        doubt_tag(self._program, self.name)
+        return Writing(self._program, opens=[(Scope.TAG, self.name)])
+
+
+class TagBinding:
+    """A tag whose value comes from a parameter of a task: `writes=app.tag("category", by="id")`."""
+
+    __slots__ = ("by", "name")
+
+    def __init__(self, name: str, by: str) -> None:
+        self.name = name
+        self.by = by
+
+    def __repr__(self) -> str:
+        return f"tag({self.name!r}, by={self.by!r})"
+
+
+def doubt_tag(program: Program, text: str) -> None:
+    """Say once that no family here bears such a tag: mostly its name is mistyped."""
+    name = unquote(text.partition(":")[0])
+    if name in program.doubted_tags or program.registry.may_bear(name):
+        return
+    program.doubted_tags.add(name)
+    borne = sorted({known for family in program.registry.families.values() for known in family.tag_names or ()})
+    _log.warning(
+        "no family of this program says tags=%r, so its values are not voided by that tag; tags there are: %s",
+        name,
+        ", ".join(borne) or "none",
+    )
 
 
 class BlockingTag:
@@ -95,3 +109,7 @@ class BlockingTag:
     def invalidate(self) -> None:
         """Void every value that bears this tag."""
         wait_for(self.aio.invalidate)
+
+    def writing(self) -> BlockingWriting:
+        """Write many values at once, outside of a task's declaration: `with tag.writing(): ...` around the transaction."""
+        return BlockingWriting(self.aio.writing())

@@ -1,4 +1,4 @@
-"""`key.writing()`: an intent around a datastore write that no task declared."""
+"""`key.writing()`, `tag.writing()`, `family.all().writing()`: an intent around a datastore write that no task declared."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from selaras._app.program import Program
 from selaras._app.scoping import Scope
 from selaras._cache.family import Slot
 from selaras._cache.session import SESSION, Session, SessionKind, session_here
+from selaras._core.cache.opening import Opening
 from selaras._core.errors import LeaseLost, SelarasError, StoreUnavailable
 
 
 class Writing:
-    """A scope: from its beginning to its end nothing is stored for its keys. Not re-usable.
+    """A scope: from its beginning to its end nothing is stored for its keys, nor what bears its tags and families. Not
+    re-usable.
 
     Inside, puts and enqueued jobs wait for the scope's success; when the body raises they are dropped; when the
     process dies they are released, since the commit may have happened.
@@ -27,9 +29,10 @@ class Writing:
             puts were refused.
     """
 
-    def __init__(self, program: Program, slots: Sequence[Slot]) -> None:
+    def __init__(self, program: Program, slots: Sequence[Slot] = (), opens: Sequence[Opening] = ()) -> None:
         self._program = program
         self._slots = tuple(slots)
+        self._opens = tuple(opens)
         self._session: Session | None = None
         self._scope: Scope | None = None
 
@@ -48,7 +51,7 @@ class Writing:
             raise SelarasError("a writing() scope is entered once: make another one")
         process = self._program.process()
         await process.open()
-        scope = Scope(process, self._slots)
+        scope = Scope(process, self._slots, self._opens)
         await scope.begin()
         self._scope = scope
         self._session = Session(
@@ -60,6 +63,7 @@ class Writing:
             owner=scope.owner,
             own=dict(scope.own),
             serves=dict(scope.serves),
+            opens=frozenset(self._opens),
             started=True,
             parent=session_here(),
         )

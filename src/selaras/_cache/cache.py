@@ -192,6 +192,8 @@ class Cache:
         """
         stored = {key: (position, stamp) for key, position, stamp in settled.stored}
         self._drop_keys(key for key in (*session.own, *session.serves) if key not in stored)
+        if session.opens:
+            self.told()
         for key, (position, stamp) in stored.items():
             pending = session.puts.get(key)
             if pending is None or pending.slot.partition != partition:
@@ -319,7 +321,7 @@ class Cache:
         session = session_here()
         self._families[slot.family.name] = slot.family
         need = self._need(slot.family, fresh, session)
-        writer = session.writes(slot.key) if session else None
+        writer = session.writes(slot.key) or session.opener_of(slot.family) if session else None
         if writer is not None and (writer.started or slot.key in writer.own):
             return await self._read_own(slot, writer)
         entry = await self._prove(slot, need)
@@ -425,7 +427,9 @@ class Cache:
             value = self.hit(slot, fresh)
             if value is not MISSING:
                 values[slot.key] = value
-            elif (alone and slot.family.version is None) or (session is not None and session.writes(slot.key)):
+            elif (alone and slot.family.version is None) or (
+                session is not None and (session.writes(slot.key) or session.opener_of(slot.family))
+            ):
                 values[slot.key] = (await self.read(slot, fresh)).value
             else:
                 together[slot.key] = slot

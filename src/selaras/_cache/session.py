@@ -17,11 +17,13 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from selaras._cache.family import Slot
+from selaras._cache.family import Family, Slot
 from selaras._contracts.partition import Owner
 from selaras._core.cache.entry import Entry
 from selaras._core.cache.lifetimes import Past
+from selaras._core.cache.opening import Opening
 from selaras._core.jobs.job import NewJob, Put
+from selaras._core.positions import Scope
 
 
 class SessionKind(Enum):
@@ -71,6 +73,7 @@ class Session:
         instance, owner: who owns its intents; None: it can own none.
         own: keys under its intents, declared and planted; with the slot where it is known.
         serves: declared keys of families with `during_write="serve"`: no intent, an invalidation at settle.
+        opens: tags and families that it writes as a whole.
         preimages: what its intents replaced. Served until `started`, that is until the body begins.
         puts, planted, tags, families, versions: what its settle must tell the cache.
         loads: keys whose loader this is: to read them here would wait for itself.
@@ -89,6 +92,7 @@ class Session:
     owner: Owner | None = None
     own: dict[str, Slot | None] = field(default_factory=dict)
     serves: dict[str, Slot | None] = field(default_factory=dict)
+    opens: frozenset[Opening] = frozenset()
     preimages: dict[str, Entry] = field(default_factory=dict)
     pasts: dict[str, Past] = field(default_factory=dict)
     started: bool = False
@@ -201,6 +205,22 @@ class Session:
             if (key in session.own or key in session.serves) and session.open:
                 return session
             session = session.parent
+        return None
+
+    def has_opened(self, what: Opening) -> bool:
+        """Say whether this session, or one around it, writes that tag or family as a whole."""
+        return any(what in session.opens for session in self.chain())
+
+    def opener_of(self, family: Family) -> Session | None:
+        """Return the session, this one or one around it, whose body writes values of this family by a tag or as a whole.
+
+        Which tags a value bears is known when it is loaded: any of a family that has some may bear those.
+        """
+        for session in self.chain():
+            if session.opens and session.started:
+                for scope, name in session.opens:
+                    if (family.tags is not None) if scope is Scope.TAG else name == family.name:
+                        return session
         return None
 
     def preimage_of(self, key: str) -> Entry | None:

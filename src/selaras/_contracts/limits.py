@@ -28,6 +28,12 @@ INTENT_GRACE_US: Final = 30_000_000
 LOCK_ACCEPT_US: Final = 5_000_000
 """A lock that is granted and not fetched for so long passes to the next in line (P21)."""
 
+OPEN_POSITION: Final = 1 << 53
+"""Where the last event of a tag or family stands while it is open: behind every position there will be."""
+
+SHUT_FILL_US: Final = 1_000_000
+"""Of a key whose fill was refused because a tag or family of it is open, readers are told so for so long."""
+
 ORPHAN_US: Final = 30_000_000
 """An intent whose home is elsewhere is asked after when it has stood so long (P17)."""
 

@@ -26,6 +26,9 @@ The laws every store keeps (P-numbers: the protocol's rules):
         unique key and its intents; those of lost attempts after a grace (P18).
     L13 What waits for a job is told of its end within a bound (`TOLD_PER_STEP`) by the verb that ends it; who is left is told
         by the turns and rounds of housekeeping that follow, in steps, and until then the job is kept.
+    L14 An intent on an open name (`_core/cache/opening.py`) opens a tag or family in this partition: its events are that
+        tag's or family's, and while an intent stands there its last event lies behind every position, so that L5 and L7
+        refuse what bears it. Whatever removes the intent appends one more event (P7, P12).
 """
 
 from __future__ import annotations

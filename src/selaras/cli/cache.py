@@ -12,7 +12,7 @@ from selaras._app.cached import Cached
 from selaras._app.declared import FamilySpec
 from selaras._app.key import Fresh, Key, Reading
 from selaras._app.survey import cache_stats, invalidate_key
-from selaras._app.tags import tag_text
+from selaras._core.cache.key import tag_text
 from selaras._core.errors import SelarasError
 from selaras._core.jobs.failure import Failure
 from selaras.cli.arguments import read_arguments

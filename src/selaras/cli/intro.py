@@ -60,7 +60,7 @@ def facts(app: Selaras, settings: Settings, queues: Sequence[str], fleet: int) -
                 "name": task.name,
                 "queue": task.queue,
                 "mode": task.mode.value,
-                "writes": [plan.family.name for plan in (*task.writes, *task.serves)],
+                "writes": task.written(),
                 "line": _line(task) or None,
             }
             for task in app.registry.tasks.values()
@@ -88,7 +88,7 @@ def _block(name: str, rows: Iterable[tuple[str, ...]]) -> list[tuple[str, str]]:
 def _task(task: TaskSpec, queues: Sequence[str]) -> tuple[str, ...]:
     where = {"loop": "async", "thread": "thread", "process": "process"}[task.mode.value]
     served = "" if task.queue in queues else ", not served here"
-    written = ", ".join(plan.family.name for plan in (*task.writes, *task.serves))
+    written = ", ".join(task.written())
     line = _line(task)
     return (
         one_line(task.name),

@@ -18,6 +18,7 @@ from selaras._app.survey import (
     revive_job,
 )
 from selaras._contracts.partition import JobFilter
+from selaras._core.cache.opening import shown_keys
 from selaras._core.jobs.job import JobRecord, Refusal
 from selaras._core.jobs.states import JobState
 from selaras.cli.exits import Misused, Told
@@ -303,7 +304,7 @@ def _details(job: JobRecord, waits: Sequence[str]) -> dict[str, Any]:
         "fence": job.fence,
         "instance": job.instance or None,
         "unique": job.unique or None,
-        "writes": job.writes,
+        "writes": shown_keys(job.writes),
         "parents": [{"id": parent.job, "edge": parent.edge.value} for parent in job.parents],
         "cancel_requested": job.cancel_requested,
         "kept_until": instant_json(job.keep_until_us),
@@ -332,7 +333,7 @@ def _facts(job: JobRecord, waits: Sequence[str]) -> list[tuple[str, str]]:
         ("priority", str(job.priority) if job.priority else ""),
         ("line", job.line),
         ("unique", job.unique),
-        ("writes", ", ".join(job.writes)),
+        ("writes", ", ".join(shown_keys(job.writes))),
         ("attempt", _attempt_text(job)),
         ("enqueued", instant_text(job.created_us)),
         ("due", instant_text(job.due_us) if job.state is JobState.SCHEDULED else ""),

@@ -43,6 +43,10 @@ def reprice(id: int, factor: float = 1.0, *, p: Product = Read(product)) -> floa
     return p.price * factor
 
 
+@app.task(writes=[app.tag("category", by="id"), product.all()])
+def restock(id: int) -> None: ...
+
+
 @app.task(writes=product.by(id="sku"), lock=product.by(id="sku"))
 async def asynchronous(sku: int) -> int:
     return sku
@@ -69,6 +73,8 @@ def use() -> None:
     assert_type(app.tag("category", 7), Tag)
     with key.writing():
         key.invalidate()
+    with app.tag("category").writing(), product.all().writing():
+        product.all().invalidate()
 
     job = reprice.enqueue(42, 1.1)
     assert_type(job, Job[float])

@@ -7,7 +7,25 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
-from selaras import Binding, Cached, Call, Job, JobInfo, Key, Lock, Read, Reading, Resource, Secret, Selaras, Tag, Task
+from selaras import (
+    Binding,
+    Cached,
+    Call,
+    Job,
+    JobInfo,
+    Key,
+    Lock,
+    Read,
+    Reading,
+    Resource,
+    Secret,
+    Selaras,
+    Tag,
+    TagBinding,
+    Task,
+    Whole,
+    Writing,
+)
 from selaras.blocking import Key as BlockingKey
 
 app = Selaras("memory://")
@@ -66,6 +84,10 @@ async def reprice(id: int, factor: float = 1.0, *, p: Product = Read(product)) -
     return p.price * factor
 
 
+@app.task(writes=[product, app.tag("category", by="id"), maybe.all()])
+async def restock(id: int) -> None: ...
+
+
 @app.task(lock="mail:{customer}", executor="process")
 def mail(customer: int, token: Secret[str] = "none") -> list[str]:
     return [token]
@@ -113,8 +135,12 @@ async def use() -> None:
     assert_type(await key.put(Product(1, 2.0)), None)
     assert_type(await app.read_many(product.key(n) for n in range(3)), list[Product])
     assert_type(app.tag("category", 7), Tag)
+    assert_type(app.tag("category", by="id"), TagBinding)
+    assert_type(product.all(), Whole)
     async with key.writing():
         await key.invalidate()
+    async with app.tag("category").writing(), product.all().writing() as scope:
+        assert_type(scope, Writing)
 
     # jobs
     job = await reprice.enqueue(42, 1.1)

@@ -43,6 +43,18 @@ async def misread(id: int, *, p: str = Read(product)) -> None: ...
 # pyright says: "Literal[3]" is not assignable to "Cached[..., Any]"
 app.task(writes=3)
 
+# mypy says: No overload variant of "tag" of "Selaras" matches argument types "str", "int", "str"
+# pyright says: No overloads for "tag" match
+app.tag("category", 7, by="id")
+
+# mypy says: No overload variant of "task" of "Selaras" matches argument type "Whole"
+# pyright says: "Whole" is not assignable to "Cached[..., Any]"
+app.task(reads=product.all())
+
+# mypy says: "TagBinding" has no attribute "invalidate"
+# pyright says: Cannot access attribute "invalidate" for class "TagBinding"
+app.tag("category", by="id").invalidate()
+
 # mypy says: No overload variant of "task" of "Selaras" matches argument types "int", "str"
 # pyright says: "Literal['thread']" is not assignable to type "Literal['process']"
 app.task(retries=3, executor="thread")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
 from selaras._core.errors import ConfigurationError
 
@@ -27,6 +28,12 @@ def family_of(key: str) -> str:
 def parts_of(key: str) -> str:
     """Return the parts in a key's text."""
     return key.rpartition(SEPARATOR)[2]
+
+
+def tag_text(name: str, value: Any = None) -> str:
+    """Return a tag's text: `category:7`; no two (name, value) pairs share one."""
+    checked_name(name, what="tag")
+    return quote(name, safe=" ") if value is None else f"{quote(name, safe=' ')}:{quote(str(value), safe='')}"
 
 
 def checked_name(name: str, *, what: str) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from selaras._contracts.limits import SHUT_FILL_US
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
 from selaras._core.cache.floors import is_below
+from selaras._core.cache.opening import opened_by
 from selaras._core.jobs.job import Put
 from selaras._core.positions import Scope
 from selaras._stores.memory.log import Log
@@ -34,7 +36,7 @@ class _Intent:
 
 @dataclass(slots=True)
 class _Token:
-    token: int
+    token: int  # 0: nobody has it, and a tag or family of the key was open when last somebody would have filled it
     until_us: int
     granted_at: int  # the position of the log
 
@@ -75,7 +77,10 @@ class Cells:
         if stored and (not request.lease_us or stored.entry.stamp != request.renews):
             return Hit(_as_read(stored, now))
         token = self.tokens.get(key)
-        if token and token.until_us > now:
+        if token and not token.token:
+            if token.until_us > now and self.log.is_any_open and not stored:
+                return Standing(version)
+        elif token and token.until_us > now:
             wait_us = token.until_us - now
             return Hit(_as_read(stored, now), wait_us=wait_us) if stored else Busy(wait_us, version)
         if not request.lease_us:
@@ -95,6 +100,8 @@ class Cells:
         if floor and (floor.closed_until_us > now or is_below(put.version, floor.version)):
             return None
         if self.log.voided_after(token.granted_at, put.family, put.tags):
+            if self.log.is_open(put.family, put.tags):
+                self.tokens[put.key] = _Token(0, now + SHUT_FILL_US, self.log.tail.position)
             return None
         return self._store(put, now)
 
@@ -114,11 +121,12 @@ class Cells:
         self.standing.get(key, {}).pop((owner.home, owner.job), None)  # of an earlier attempt (P18)
         intent = _Intent(owner.fence, now, self.log.tail.position, clean=alone, preimage=stored if alone else None)
         self.standing.setdefault(key, {})[owner.home, owner.job] = intent
+        self.log.open(key)
         return _as_read(stored, now) if stored and alone else None
 
     def void(self, key: str) -> None:
         """Whatever was known of the key is not to be trusted (L6)."""
-        self.log.append(Scope.KEY, key)
+        self.log.void(key)
         self.entries.pop(key, None)
         self.tokens.pop(key, None)
         for intent in self.standing.get(key, {}).values():
@@ -156,6 +164,9 @@ class Cells:
             return None
         sole = len(self.standing[key]) == 1
         self._remove(key, (owner.home, owner.job))
+        if opened_by(key):
+            self.void(key)  # what was loaded while it stood may be what the writer has replaced
+            return None
         if put is None:
             return None
         floor = self.floors.get(key)
@@ -275,6 +286,7 @@ class Cells:
         del here[owner]
         if not here:
             del self.standing[key]
+            self.log.close(key)
 
     def _of(self, owner: Owner) -> list[_Intent]:
         """Every intent of the owner's attempt and of those of its job before it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from selaras._contracts.clock import Entropy
-from selaras._contracts.limits import LOG_LENGTH, NEWS_MOST
+from selaras._contracts.limits import LOG_LENGTH, NEWS_MOST, OPEN_POSITION
+from selaras._core.cache.opening import opened_by
 from selaras._core.positions import START, Cursor, Event, News, Scope
 
 
@@ -29,8 +30,34 @@ class Log:
         position = self.tail.position + 1
         self.tail = Cursor(position, self._entropy.getrandbits(63))
         self._events.append((Event(position, scope, name), self.tail.event_id))
-        if scope is not Scope.KEY:
+        if scope is not Scope.KEY and self._marks.get((scope, name)) != OPEN_POSITION:
             self._marks[scope, name] = position
+
+    def void(self, key: str) -> None:
+        """Void a key, or the tag or family that it opens."""
+        self.append(*(opened_by(key) or (Scope.KEY, key)))
+
+    def open(self, key: str) -> None:
+        """An intent stands on `key`: a tag or family that it opens has no last event for now (L14)."""
+        opened = opened_by(key)
+        if opened:
+            self._marks[opened] = OPEN_POSITION
+
+    def close(self, key: str) -> None:
+        """No intent stands on `key` any more. The caller voids what it opened."""
+        opened = opened_by(key)
+        if opened:
+            self._marks[opened] = self.tail.position
+
+    def is_open(self, family: str, tags: tuple[str, ...]) -> bool:
+        """Say whether somebody writes the whole family, or all of one of the tags."""
+        names = ((Scope.FAMILY, family), *((Scope.TAG, tag) for tag in tags))
+        return any(self._marks.get(name) == OPEN_POSITION for name in names)
+
+    @property
+    def is_any_open(self) -> bool:
+        """Whether somebody writes a whole family or tag."""
+        return OPEN_POSITION in self._marks.values()
 
     def voided_after(self, position: int, family: str, tags: tuple[str, ...]) -> bool:
         """Say whether the family or one of the tags has an event after `position` (P12)."""

@@ -435,7 +435,7 @@ class MemoryPartition:
                 entries=len(values),
                 bytes=sum(map(len, values)),
                 intents=sum(map(len, self._cells.standing.values())),
-                tokens=sum(token.until_us > now for token in self._cells.tokens.values()),
+                tokens=sum(token.token > 0 and token.until_us > now for token in self._cells.tokens.values()),
                 position=self._log.tail.position,
                 log_length=len(self._log),
                 epoch=self._log.epoch,

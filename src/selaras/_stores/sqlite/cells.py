@@ -7,9 +7,11 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from selaras._contracts.limits import OPEN_POSITION, SHUT_FILL_US
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
 from selaras._core.cache.floors import PerKey, is_below
+from selaras._core.cache.opening import OPENING
 from selaras._core.jobs.job import Put
 from selaras._core.positions import Scope
 from selaras._stores.sqlite.connection import Connection, as_list, is_listed
@@ -65,6 +67,7 @@ _TOUCH: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE key = ?"
 _CLEAN: Final = "UPDATE intents SET clean = ? WHERE number = ?"
 _REMOVE: Final = "DELETE FROM intents WHERE number = ?"
 _LATER: Final = "SELECT 1 FROM intents WHERE key = ? AND home = ? AND job = ? AND fence > ?"
+_IS_STANDING: Final = "SELECT 1 FROM intents WHERE key = ? LIMIT 1"
 _PASS_ON: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE home = ? AND job = ? AND fence <= ?"
 _LEAVE: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE key = ? AND home = ? AND job = ? AND fence = ?"
 _LET_STAND: Final = (
@@ -230,10 +233,11 @@ class Cells:
         self._at_rest()
         key, log = request.key, self._log
         cell = self._execute(CELL, (key, key, key, key)).fetchone()
-        look = look_at(cell, now, lambda: log.voided_after(cell[4], cell[8], tags_of(cell[10])))
+        is_any_open = log.last_mark == OPEN_POSITION
+        look = look_at(cell, now, lambda: log.voided_after(cell[4], cell[8], tags_of(cell[10])), is_any_open)
         if isinstance(look, Hit) and look.entry.stamp == request.distrust:
             self._execute(_DROP_ENTRY, (key,))
-            look = look_at((*cell[:4], None, *cell[5:]), now, lambda: True)
+            look = look_at((*cell[:4], None, *cell[5:]), now, lambda: True, is_any_open)
         if not request.lease_us:
             return look
         match look:
@@ -266,6 +270,8 @@ class Cells:
         if closed_until_us > now or is_below(put.version, version):
             return None
         if self._log.voided_after(granted_at, put.family, put.tags):
+            if self._log.is_open(put.family, put.tags):
+                self._execute(_GRANT, (put.key, 0, -now - SHUT_FILL_US, self._log.position))
             return None
         return self._store(put, now)
 
@@ -294,7 +300,7 @@ class Cells:
             self._execute(_CLEAN, (former.clean, former.number))
             return None
         stored = self._valid(cell, now) if not here else None
-        self._log.append(Scope.KEY, key)
+        self._log.void(key)
         self._clear_place(key, cell)
         if here:
             self._touched.append((key,))
@@ -303,6 +309,8 @@ class Cells:
         preimage = _encode(stored) if stored else None
         self._planted.append((key, owner.home, owner.job, owner.fence, now, self._log.position, not here, preimage))
         cell.planted = True
+        if key[:1] == OPENING:
+            self._log.open(key)
         return entry_of(stored, now) if stored else None
 
     def _clear_place(self, key: str, cell: _Cell) -> None:
@@ -317,7 +325,7 @@ class Cells:
     def void(self, key: str) -> None:
         """Whatever was known of the key is not to be trusted (L6)."""
         self._at_rest()
-        self._log.append(Scope.KEY, key)
+        self._log.void(key)
         self._execute(_DROP_ENTRY, (key,))
         self._execute(_DROP_TOKEN, (key,))
         self._execute(_TOUCH, (key,))
@@ -357,6 +365,9 @@ class Cells:
             return None
         cell.here.remove(own)
         self._removed.append((own.number,))
+        if key[:1] == OPENING:
+            self._close(key)  # what was loaded while it stood may be what the writer has replaced
+            return None
         if put is None:
             return None
         late = is_below(put.version, cell.floor)
@@ -369,6 +380,12 @@ class Cells:
             return self._store(put, now, cell)
         self.void(key)
         return None
+
+    def _close(self, key: str) -> None:
+        self._at_rest()
+        if not self._execute(_IS_STANDING, (key,)).fetchone():
+            self._log.close(key)
+        self.void(key)
 
     def restore(self, owner: Owner, key: str, now: int) -> None:
         """Undo a plant whose attempt never started: the pre-image returns, if nothing touched the key (P10)."""
@@ -403,7 +420,7 @@ class Cells:
         fallen = self._execute(_FALLEN, (now, limit)).fetchall()
         for number, key in fallen:
             self._execute(_REMOVE, (number,))
-            self.void(key)
+            self._close(key)
         return len(fallen)
 
     def drop_dead(self, now: int, limit: int) -> None:
@@ -415,8 +432,9 @@ class Cells:
             (now, limit),
         )
         self._execute(
-            "DELETE FROM tokens WHERE key IN (SELECT key FROM tokens WHERE until_us <= ? ORDER BY until_us LIMIT ?)",
-            (now, limit),
+            "DELETE FROM tokens WHERE key IN"
+            " (SELECT key FROM tokens WHERE until_us BETWEEN ? AND ? ORDER BY until_us LIMIT ?)",
+            (-now, now, limit),
         )
         self._execute("DELETE FROM floors WHERE version IS NULL AND closed_until_us <= ?", (now,))
 
@@ -466,8 +484,11 @@ class Cells:
             cell.entry = entry
 
 
-def look_at(cell: Any, now: int, is_voided: Any) -> Look:
-    """Say what the row of `CELL` means to a reader; `Busy` without a wait: nobody has the token."""
+def look_at(cell: Any, now: int, is_voided: Any, is_any_open: bool) -> Look:
+    """Say what the row of `CELL` means to a reader; `Busy` without a wait: nobody has the token.
+
+    A token below 0 is nobody's: a tag or family of the key was open when last somebody would have filled it.
+    """
     stands, floor, closed_until_us, token_until_us, position, _, _, until_us, _, version, _, _, _ = cell
     if stands or (closed_until_us is not None and closed_until_us > now):
         return Standing(floor)
@@ -475,6 +496,8 @@ def look_at(cell: Any, now: int, is_voided: Any) -> Look:
         return Hit(entry_of(cell[4:], now))
     if token_until_us is not None and token_until_us > now:
         return Busy(token_until_us - now, floor)
+    if is_any_open and token_until_us is not None and token_until_us < -now:
+        return Standing(floor)
     return Busy(0, floor)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from selaras._contracts.clock import Entropy
-from selaras._contracts.limits import EPOCH_SHIFT, LOG_LENGTH, NEWS_MOST
+from selaras._contracts.limits import EPOCH_SHIFT, LOG_LENGTH, NEWS_MOST, OPEN_POSITION
+from selaras._core.cache.opening import OPENING, opened_by
 from selaras._core.positions import START, Cursor, Event, News, Scope
 from selaras._stores.sqlite.connection import Connection
 
@@ -18,7 +19,12 @@ _LOAD: Final = f"SELECT {', '.join(_FIELDS)} FROM ledger"
 _SAVE: Final = f"UPDATE ledger SET {', '.join(f'{name} = ?' for name in _FIELDS)}"
 TAIL: Final = "SELECT position, event_id, before_position, before_id, epoch FROM ledger"
 _APPEND: Final = "INSERT INTO events VALUES (?, ?, ?, ?)"
-_MARK: Final = "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)"
+_SET_MARK: Final = "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)"
+_MARK: Final = (
+    "INSERT INTO marks VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET position = excluded.position"
+    f" WHERE position <> {OPEN_POSITION}"
+)
+_IS_ANY_OPEN: Final = f"SELECT 1 FROM intents WHERE key >= '{OPENING}' AND key < '{chr(ord(OPENING) + 1)}' LIMIT 1"
 _MARK_OF: Final = "SELECT position FROM marks WHERE scope = ? AND name = ?"
 _ID_AT: Final = "SELECT event_id FROM events WHERE position = ?"
 _AFTER: Final = "SELECT position, scope, name FROM events WHERE position > ? ORDER BY position"
@@ -33,7 +39,8 @@ class Log:
     """Events and counters, as the running transaction sees them.
 
     Attributes:
-        last_mark: where the last event of a tag or family stands: what is younger needs no look at the marks.
+        last_mark: where the last event of a tag or family stands: what is younger needs no look at the marks. While
+            one is open that lies behind every position.
         tellings: ends that not all who wait for them were told of.
         numbers: counts jobs, places and joinings, so that one order covers them all.
         lanes: grows when a lane was added or dropped.
@@ -122,7 +129,31 @@ class Log:
         self._unwritten.append((self.position, self.event_id, scope.value, name))
         if scope is not Scope.KEY:
             self._con.execute(_MARK, (scope.value, name, self.position))
-            self.last_mark = self.position
+            if self.last_mark != OPEN_POSITION:
+                self.last_mark = self.position
+
+    def void(self, key: str) -> None:
+        """Void a key, or the tag or family that it opens."""
+        self.append(*((key[:1] == OPENING and opened_by(key)) or (Scope.KEY, key)))
+
+    def open(self, key: str) -> None:
+        """An intent stands on `key`: a tag or family that it opens has no last event for now (L14)."""
+        opened = opened_by(key)
+        if opened:
+            self._con.execute(_SET_MARK, (opened[0].value, opened[1], OPEN_POSITION))
+            self.last_mark = OPEN_POSITION
+
+    def close(self, key: str) -> None:
+        """No intent stands on `key` any more, nor in the table. The caller voids what it opened."""
+        opened = opened_by(key)
+        if opened:
+            self._con.execute(_SET_MARK, (opened[0].value, opened[1], self.position))
+            if not self._con.execute(_IS_ANY_OPEN).fetchone():
+                self.last_mark = self.position
+
+    def is_open(self, family: str, tags: tuple[str, ...]) -> bool:
+        """Say whether somebody writes the whole family, or all of one of the tags."""
+        return self.last_mark == OPEN_POSITION and voided_after(self._con, OPEN_POSITION - 1, family, tags, 0)
 
     def voided_after(self, position: int, family: str, tags: tuple[str, ...]) -> bool:
         """Say whether the family or one of the tags has an event after `position` (P12)."""
@@ -162,7 +193,7 @@ class Log:
         """Forget the last events and begin a new epoch, as a store that lost its memory does (P20)."""
         self.flush()
         self.position = max(self.before_position, self.position - events)
-        self._con.execute("DELETE FROM marks WHERE position > ?", (self.position,))
+        self._con.execute("DELETE FROM marks WHERE position > ? AND position <> ?", (self.position, OPEN_POSITION))
         self._con.execute("DELETE FROM events WHERE position > ?", (self.position,))
         row = self._con.execute(_ID_AT, (self.position,)).fetchone()
         self.event_id = row[0] if row else self.before_id

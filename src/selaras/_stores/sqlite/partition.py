@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeVar
 
+from selaras._contracts.limits import OPEN_POSITION
 from selaras._contracts.partition import (
     AnyEffect,
     CacheStats,
@@ -135,7 +136,7 @@ class SqlitePartition:
                     con, at, cell[8], tags_of(cell[10]), tag_floor
                 )
 
-            look = look_at(cell, now, is_voided)
+            look = look_at(cell, now, is_voided, last_mark == OPEN_POSITION)
             if _needs_writer(look, request):
                 return None
             looks.append(look)

@@ -5,7 +5,8 @@
 -- cost: O(1) a key and call; a void O(intents on the key)
 --
 -- entries  key -> stamp, position, until_us, then the tail: 4 byte size, 8 byte blob id, msgpack [checksum, version, family, tags, note]
--- tokens   key -> token, until_us, the position it was granted at
+-- tokens   key -> token, until_us, the position it was granted at; until_us below 0: nobody has it, and a tag or family of the
+--          key was open when last somebody would have filled it
 -- floors   key -> [version | false, closed_until_us]
 -- intents  key -> list of intents in order of planting, see the names of their fields below
 -- owners   every intent once, by owner; falls: those that fall by themselves, by when
@@ -94,12 +95,17 @@ local function remove(here, place, key)
     local member = owner_prefix(intent[HOME], intent[JOB]) .. key
     owners:drop(member)
     if intent[UNTIL_US] > 0 then falls:drop(member) end
-    if #here > 0 then intents:set(key, here) else intents:del(key) end
+    if #here > 0 then
+        intents:set(key, here)
+    else
+        intents:del(key)
+        log_close(key)
+    end
 end
 
 -- Whatever was known of the key is not to be trusted (L6).
 local function cells_void(key)
-    log_append(SCOPE.KEY, key)
+    log_void(key)
     entries:del(key)
     tokens:del(key)
     local here, touched = intents:get(key), false
@@ -152,6 +158,7 @@ local function cells_plant(owner, key)
     here[#here + 1] = {owner[1], owner[2], owner[3], NOW, M.position, alone, stored and stored[2] or false, 0, M.epoch}
     intents:set(key, here)
     owners:add(owner_prefix(owner[1], owner[2]) .. key)
+    log_open(key)
     return stored
 end
 
@@ -171,6 +178,10 @@ local function cells_resolve(owner, key, put)
     end
     local intent, sole = here[place], #here == 1
     remove(here, place, key)
+    if opened_by(key) then
+        cells_void(key) -- what was loaded while it stood may be what the writer has replaced
+        return nil
+    end
     if not put then return nil end
     if sole and is_clean(intent) then
         local floor = floors:get(key)
@@ -333,7 +344,7 @@ local function cells_drop_dead()
     end
     local function is_given_up(row)
         local _, until_us = struct.unpack(ROW, row)
-        return until_us <= NOW
+        return math.abs(until_us) <= NOW
     end
     local function is_open(row)
         local floor = cmsgpack.unpack(row)

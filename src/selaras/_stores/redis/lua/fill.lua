@@ -17,7 +17,13 @@ local function fill(key, expires_in_us, tail, token)
     local below = floor and floor[1]
     if below or log_may_void(granted_at) then
         local told = cmsgpack.unpack(tail:sub(TAIL_HEAD + 1))
-        if is_below(told[2], below) or log_voided_after(granted_at, told[3], told[4]) then return false end
+        if is_below(told[2], below) then return false end
+        if log_voided_after(granted_at, told[3], told[4]) then
+            if log_is_open(told[3], told[4]) then
+                tokens:set(key, struct.pack(ROW, string.rep('0', 16), -NOW - LIMIT.SHUT_FILL_US, M.position))
+            end
+            return false
+        end
     end
     return {store({key, expires_in_us, tail})}
 end

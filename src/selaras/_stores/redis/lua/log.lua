@@ -26,9 +26,38 @@ local function log_append(scope, name)
     end
     events[#events + 1] = struct.pack(EVENT, position, M.event_id) .. scope .. name
     if scope ~= SCOPE.KEY then
-        call('ZADD', K.marks, position, scope .. ':' .. name)
-        M.last_mark = position
+        call('ZADD', K.marks, 'GT', position, scope .. ':' .. name)
+        M.last_mark = math.max(M.last_mark, position)
     end
+end
+
+-- The tag or family that stands under a key, and its scope; nil: it is a key like others.
+local function opened_by(key)
+    if key:byte() ~= 31 then return nil end
+    local scope, name = key:match('^\31%d+:([12]):(.*)$')
+    return name, tonumber(scope)
+end
+
+-- Void a key, or the tag or family that it opens.
+local function log_void(key)
+    local name, scope = opened_by(key)
+    if name then log_append(scope, name) else log_append(SCOPE.KEY, key) end
+end
+
+-- An intent stands on a key: a tag or family that it opens has no last event for now (L14).
+local function log_open(key)
+    local name, scope = opened_by(key)
+    if not name then return end
+    call('ZADD', K.marks, LIMIT.OPEN_POSITION, scope .. ':' .. name)
+    M.last_mark = LIMIT.OPEN_POSITION
+end
+
+-- No intent stands on a key any more. The caller voids what it opened.
+local function log_close(key)
+    local name, scope = opened_by(key)
+    if not name then return end
+    call('ZADD', K.marks, M.position, scope .. ':' .. name)
+    if call('ZCOUNT', K.marks, LIMIT.OPEN_POSITION, '+inf') == 0 then M.last_mark = M.position end
 end
 
 -- Whether the marks must be asked about something that was true at `position`.
@@ -49,6 +78,11 @@ local function log_voided_after(position, family, tags)
         end
     end
     return false
+end
+
+-- Whether somebody writes the whole family, or all of one of the tags.
+local function log_is_open(family, tags)
+    return M.last_mark == LIMIT.OPEN_POSITION and log_voided_after(LIMIT.OPEN_POSITION - 1, family, tags)
 end
 
 -- What came after the caller's cursor: tail, epoch, whether to reset, and the events, from the one at the cursor on.

@@ -31,6 +31,8 @@ local function look(key, lease_us, distrust, renews)
             local wait_us = until_us - NOW
             if found then return {1, found[1], found[2], '', wait_us, version} end
             return {2, wait_us, version}
+        elseif not found and until_us < -NOW and M.last_mark == LIMIT.OPEN_POSITION then
+            return {3, version}
         end
     end
     if lease_us == 0 then return {2, 0, version} end
