@@ -247,7 +247,7 @@ def test_a_family_that_is_served_while_written_is_not_written_as_a_whole(app: Se
 def test_what_cannot_be_written_is_told_with_what_can(app: Selaras) -> None:
     with pytest.raises(ConfigurationError, match=r"its \.all\(\), or a tag of the app"):
 
-        @app.task(writes="category")  # type: ignore[call-overload]
+        @app.task(writes="category")  # type: ignore[arg-type]
         async def reprice() -> None: ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.conformance.world import FOUR, LEASE, A, B, K, World, job, local, put
+from tests.conformance.world import LEASE, WIDEST, A, B, K, World, job, local, put
 
 from selaras._contracts.limits import INTENT_GRACE_US, SHUT_FILL_US
 from selaras._contracts.partition import Owner
@@ -341,9 +341,9 @@ async def test_an_entry_stays_though_its_renewal_would_bear_what_is_open(world: 
 
 
 def test_an_open_name_lives_in_its_partition() -> None:
-    names = open_names(Scope.TAG, "category:7", FOUR)
+    names = open_names(Scope.TAG, "category:7", WIDEST)
 
-    assert [partition_of(name, FOUR) for name in names] == [0, 1, 2, 3]
+    assert [partition_of(name, WIDEST) for name in names] == list(range(WIDEST))
     assert {opened_by(name) for name in names} == {(Scope.TAG, "category:7")}
     assert shown_keys((*names, local("product:1"))) == ("tag category:7", local("product:1"))
 
@@ -351,4 +351,4 @@ def test_an_open_name_lives_in_its_partition() -> None:
 @pytest.mark.parametrize("key", ["", "product:1", "\x1f", "\x1fid:a", "\x1f0:0:a", "\x1fx:1:a", "1:1:a"])
 def test_other_names_open_nothing(key: str) -> None:
     assert opened_by(key) is None
-    assert 0 <= partition_of(key, FOUR) < FOUR
+    assert 0 <= partition_of(key, WIDEST) < WIDEST
