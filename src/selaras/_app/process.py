@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from asyncio import AbstractEventLoop
@@ -14,7 +15,8 @@ from typing import Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from selaras._app.ends import Ends
-from selaras._app.once import Interrupted, Once
+from selaras._app.once import Interrupted, Once, own
+from selaras._app.relaying import relay
 from selaras._app.resources import Opened
 from selaras._app.settings import Settings
 from selaras._cache.cache import Cache
@@ -26,6 +28,9 @@ from selaras._core.jobs.job import Attempt
 from selaras._core.positions import Cursor, News
 from selaras._core.routing import partition_of
 from selaras._worker.heart import Beat, Heart
+from selaras._worker.keeper import ask_after
+
+_log = logging.getLogger("selaras")
 
 _ID_BITS: Final = 80
 """Of a generated id: far more than jobs there will ever be, and short in a log line."""
@@ -34,6 +39,16 @@ _ID_DIGITS: Final = frozenset("0123456789abcdef")
 
 _HOUSE_EVERY_NS: Final = 1_000_000_000
 _HOUSE_MOST: Final = 100
+
+HOUSE_EVERY_S: Final = 60.0
+"""A process that has a store open, and no worker, keeps house so often: where there are producers and readers only, nobody else
+would expire jobs, end what killed processes held, trim logs and drop values whose time is over."""
+
+HOUSE_SPREAD: Final = 0.5
+"""Processes do not keep house in step."""
+
+HOUSE_ROUNDS: Final = 20
+"""So often a round goes on at once because more waits."""
 
 
 class Holder:
@@ -108,13 +123,14 @@ class Process:
         self.ends = Ends()
         self.opened = False
         self.users = 0
-        self.worker_instance: Instance | None = None
+        self.workers = 0  # that run in this process, and keep house
         self._ids = count(entropy.getrandbits(_ID_BITS))
         self._lock = Lock()
         self._opening: Once[None] | None = None
         self._holders: dict[int, Once[Holder]] = {}
         self._forgotten: list[Holder] = []  # by the store; they beat on for what is still held under them elsewhere
         self._house_ns = [0] * self.partitions  # when it may be kept again
+        self._housekeeping: asyncio.Task[None] | None = None
         self._resources: WeakKeyDictionary[AbstractEventLoop, Opened] = WeakKeyDictionary()
 
     # -- life
@@ -133,6 +149,9 @@ class Process:
                 await opening.wait()
             except Interrupted:
                 continue
+        housekeeping = self._housekeeping
+        if housekeeping is None or housekeeping.done() or housekeeping.get_loop().is_closed():
+            self._housekeeping = own(self._keep_house())
 
     async def _open(self) -> None:
         await self.store.open()
@@ -157,6 +176,9 @@ class Process:
         for holder in holders:
             await asyncio.get_running_loop().run_in_executor(None, holder.heart.stop)
             await self._dismiss(holder)
+        housekeeping, self._housekeeping = self._housekeeping, None
+        if housekeeping is not None and not housekeeping.get_loop().is_closed():
+            housekeeping.get_loop().call_soon_threadsafe(housekeeping.cancel)
         if self.opened:
             self.opened, self._opening = False, None
             await self.cache.close()
@@ -220,13 +242,39 @@ class Process:
 
     async def keep_house(self, partition: int) -> None:
         """Tend a partition, once a second at most. Whoever uses scopes and locks does so: where no worker runs, nobody
-        else would end what a killed process held.
+        else would soon end what a killed process held.
         """
         now = self.clock.instant_ns()
         if now >= self._house_ns[partition]:
             self._house_ns[partition] = now + _HOUSE_EVERY_NS
             with suppress(StoreUnavailable):
-                await self.store.partitions[partition].tend(_HOUSE_MOST)
+                await self._tend(partition)
+
+    async def _keep_house(self) -> None:
+        """Tend all partitions now and then, while no worker of this process does."""
+        while True:
+            await self.clock.sleep(HOUSE_EVERY_S * (1 + HOUSE_SPREAD * self.entropy.random()))
+            if self.workers:
+                continue
+            for partition in range(self.partitions):
+                try:
+                    rounds = 1
+                    while await self._tend(partition) and rounds < HOUSE_ROUNDS:
+                        rounds += 1
+                except StoreUnavailable:  # whoever wants something of it will say so
+                    pass
+                except Exception as error:  # noqa: BLE001 - it must not end
+                    _log.warning("housekeeping in %s failed: %s: %s", self.store.url, type(error).__name__, error)
+
+    async def _tend(self, partition: int) -> bool:
+        """Do one round, and what follows from it in other partitions. Returns whether more waits."""
+        here = self.store.partitions[partition]
+        tended = await here.tend(_HOUSE_MOST)
+        if tended.orphans:
+            await ask_after(self.store.partitions, here, tended.orphans)
+        if tended.outbox:
+            await relay(self.store)
+        return tended.again
 
     async def _dismiss(self, holder: Holder) -> None:
         """Give a lease up; where the store does not answer it ends by itself."""

@@ -83,10 +83,12 @@ class AppWorker:
             owns_process=options.get("owns_process", False),
         )
         process.users += 1
+        process.workers += 1
         try:
             return await self._worker.run()
         finally:
             process.users -= 1
+            process.workers -= 1
             if process.users <= 0:
                 await process.close()
 

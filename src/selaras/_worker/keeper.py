@@ -115,30 +115,7 @@ class Keeper:
             )
             tell(self._observer, event)
         if tended.orphans:
-            await self._ask_after(partition, tended.orphans)
-
-    async def _ask_after(self, partition: Partition, orphans: Sequence[Intent]) -> None:
-        """Ask the homes of intents what became of their attempts, and do what follows from it (P17, P18).
-
-        A settle's own effect that comes later finds no intent, and voids.
-        """
-        by_home: dict[int, list[Intent]] = {}
-        for intent in orphans:
-            by_home.setdefault(intent.home, []).append(intent)
-        for home, intents in by_home.items():
-            fates = await self._partitions[home].fates([Attempt(intent.job, intent.fence) for intent in intents])
-            effects = [
-                Resolve(
-                    to=partition.index,
-                    owner=Owner(home, intent.job, intent.fence),
-                    keys=(intent.key,),
-                    stand_us=STANDING_US[fate],
-                )
-                for intent, fate in zip(intents, fates, strict=True)
-                if fate in STANDING_US and not (fate is Fate.GONE and intent.until_us)
-            ]
-            if effects:
-                await partition.accept(effects)
+            await ask_after(self._partitions, partition, tended.orphans)
 
     async def relay(self) -> None:
         """Deliver what waits in outboxes as soon as it is known, for ever."""
@@ -163,6 +140,30 @@ class Keeper:
                 self._outbox.set()
                 await self._clock.sleep(AGAIN.delay_us(failures, self._entropy) / 1_000_000)
             self.relaying = False
+
+
+async def ask_after(partitions: Sequence[Partition], partition: Partition, orphans: Sequence[Intent]) -> None:
+    """Ask the homes of intents what became of their attempts, and do what follows from it (P17, P18).
+
+    A settle's own effect that comes later finds no intent, and voids.
+    """
+    by_home: dict[int, list[Intent]] = {}
+    for intent in orphans:
+        by_home.setdefault(intent.home, []).append(intent)
+    for home, intents in by_home.items():
+        fates = await partitions[home].fates([Attempt(intent.job, intent.fence) for intent in intents])
+        effects = [
+            Resolve(
+                to=partition.index,
+                owner=Owner(home, intent.job, intent.fence),
+                keys=(intent.key,),
+                stand_us=STANDING_US[fate],
+            )
+            for intent, fate in zip(intents, fates, strict=True)
+            if fate in STANDING_US and not (fate is Fate.GONE and intent.until_us)
+        ]
+        if effects:
+            await partition.accept(effects)
 
 
 def _found(tended: Tended) -> bool:

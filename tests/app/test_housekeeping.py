@@ -1,0 +1,155 @@
+"""Processes that have a store open keep its house where no worker does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+from tests.clock import SECOND, VirtualClock
+
+from selaras import Selaras, StoreUnavailable
+from selaras._app.process import HOUSE_EVERY_S, HOUSE_SPREAD, Process
+from selaras._contracts.limits import ORPHAN_US
+from selaras._contracts.partition import Owner
+from selaras._core.positions import START
+from selaras._stores.memory import MemoryStore
+
+ROUND = round(HOUSE_EVERY_S * (1 + HOUSE_SPREAD)) * SECOND
+
+
+@asynccontextmanager
+async def opened(app: Selaras, clock: VirtualClock, partitions: int = 1) -> AsyncIterator[Process]:
+    """An app on a store whose time is the test's."""
+    store: Any = MemoryStore(clock, partitions=partitions, entropy=Random(1))
+    process = Process(store, clock, Random(1), app.settings)
+    with app.program.processes.standing_in(process):
+        async with app:
+            yield process
+
+
+async def idle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def pass_a_round(clock: VirtualClock) -> None:
+    await idle()
+    clock.advance(ROUND)
+    await idle()
+
+
+async def test_a_producer_alone_lets_its_jobs_expire(clock: VirtualClock) -> None:
+    app = Selaras("memory://")
+
+    @app.task
+    async def work() -> None: ...
+
+    async with opened(app, clock):
+        job = await work.options(expires=5).enqueue()
+        await pass_a_round(clock)
+
+        assert (await job.info()).state == "expired"
+
+
+async def test_a_round_that_finds_the_store_away_is_not_the_last(clock: VirtualClock) -> None:
+    app = Selaras("memory://")
+
+    @app.task
+    async def work() -> None: ...
+
+    async with opened(app, clock) as process:
+        job = await work.options(expires=5).enqueue()
+        here: Any = process.store.partitions[0]
+        tend = here.tend
+
+        async def away(limit: int) -> None:
+            raise StoreUnavailable("away")
+
+        here.tend = away
+        await pass_a_round(clock)
+        here.tend = tend
+        await pass_a_round(clock)
+
+        assert (await job.info()).state == "expired"
+
+
+async def test_what_is_much_is_done_in_several_rounds_at_once(clock: VirtualClock) -> None:
+    app = Selaras("memory://")
+
+    @app.task
+    async def work() -> None: ...
+
+    async with opened(app, clock):
+        jobs = [await work.options(expires=5).enqueue() for _ in range(350)]
+        await pass_a_round(clock)
+
+        assert {(await job.info()).state for job in jobs} == {"expired"}
+
+
+async def test_where_a_worker_runs_it_keeps_house(clock: VirtualClock) -> None:
+    app = Selaras("memory://")
+    async with opened(app, clock) as process:
+        tended: list[int] = []
+        here: Any = process.store.partitions[0]
+        tend = here.tend
+
+        async def counted(limit: int) -> Any:
+            tended.append(limit)
+            return await tend(limit)
+
+        here.tend = counted
+        process.workers = 1
+        await pass_a_round(clock)
+        assert tended == []
+
+        process.workers = 0
+        await pass_a_round(clock)
+        assert tended
+
+
+async def test_it_ends_with_the_app(clock: VirtualClock) -> None:
+    app = Selaras("memory://")
+    async with opened(app, clock):
+        await idle()
+        tasks = asyncio.all_tasks()
+    await idle()
+
+    assert len(asyncio.all_tasks()) < len(tasks)
+
+
+@pytest.mark.parametrize("how", ["a round", "a scope"])
+async def test_intents_whose_homes_know_nothing_of_them_are_asked_after(clock: VirtualClock, how: str) -> None:
+    app = Selaras("memory://")
+    async with opened(app, clock, partitions=2) as process:
+        there = process.store.partitions[1]
+        await there.plant("nobody", Owner(0, "nobody's", 7), ["k"], START)
+        if how == "a round":
+            await pass_a_round(clock)
+        else:
+            clock.advance(ORPHAN_US)
+            await process.keep_house(1)
+
+        (intent,) = await there.intents("k")
+        assert intent.until_us > 0  # it stands a grace, then falls
+
+
+async def test_what_waits_in_an_outbox_is_delivered(clock: VirtualClock) -> None:
+    """As after a producer that was killed before it could."""
+    app = Selaras("memory://")
+
+    @app.task
+    async def work() -> None: ...
+
+    async with opened(app, clock, partitions=4) as process:
+        parent = await work.options(id="parent").enqueue()
+        children = [await work.options(id=f"child-{i}", after=[parent]).enqueue() for i in range(8)]
+        await process.store.partitions[parent.home].cancel(parent.id, "by hand")  # and nobody relays
+        assert "blocked" in {(await child.info()).state for child in children}
+
+        await pass_a_round(clock)
+
+        assert {(await child.info()).state for child in children} == {"cancelled"}
