@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.edges.shell import Line, Shell, everywhere
 
+from selaras.cli.cache import percent_text
+
 
 @everywhere
 def test_a_value_is_read_through_the_tiers_and_it_is_said_where_it_came_from(shell: Shell, line: Line) -> None:
@@ -75,6 +77,72 @@ def test_stats_count_what_is_stored_over_all_partitions(shell: Shell, line: Line
     assert stats["intents"] == 0
     assert len(stats["logs"]) == (4 if shell.env else 1)
     assert "values         3" in line("cache", "stats").stdout
+
+
+@everywhere
+def test_stats_tell_how_consistent_audited_families_were_and_what_was_found_stale(shell: Shell, line: Line) -> None:
+    shell.write(
+        "audited.py",
+        """
+        import asyncio
+        from selaras import Read, Selaras
+
+        app = Selaras()
+        rows = {1: "old"}
+
+        @app.cached(audit=1.0)
+        async def row(id: int) -> str:
+            return rows[id]
+
+        @app.task(retries=0)
+        async def look(id: int) -> str:
+            return await row(id)
+
+        async def main() -> None:
+            async with app:
+                await row(1)
+                await row(1)  # the first hit draws which is audited next
+                await row(1)
+                await asyncio.sleep(0.1)
+                rows[1] = "new"  # and nobody is told
+                await look.enqueue(1)
+                await app.worker(burst=True).run()
+                await asyncio.sleep(1.6)
+                assert await row(1) == "new"
+
+        if __name__ == "__main__":
+            asyncio.run(main())
+        """,
+    )
+    shell.python("import runpy; runpy.run_path('audited.py', run_name='__main__')")
+    env = {"SELARAS_APP": "audited:app"}
+
+    stats = line.json("cache", "stats", **env)
+    text = line("cache", "stats", **env).stdout
+
+    rows = {(row["family"], row["task"], row["pool"]): row for row in stats["audits"]}
+    assert rows["row", "", ""]["audited"] >= 1
+    assert rows["row", "", ""]["stale"] == 0
+    job = rows["row", "look", "default"]
+    assert (job["stale"], job["consistency"]) == (1, 0.0)
+    assert stats["stale_reads"][0]["key"] == "row:1"
+    assert stats["entries"] == 1, "what is noted for people is no value"
+    assert "(look) from the local tier" in text
+    assert "nothing told the cache of the change" in text
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (None, "-"),
+        (1.0, "100 %"),
+        (0.5, "50.00 %"),
+        (1 - 3e-7, "99.999970 %"),
+        (1 - 2.996e-6, "99.99970 %"),
+    ],
+)
+def test_a_share_of_nearly_all_is_said_as_exactly_as_it_is_known(share: float | None, said: str) -> None:
+    assert percent_text(share) == said
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ class CommonFamilyOptions(TypedDict, total=False):
     stale_if_error: Duration
     stale_while_revalidate: Duration
     fallback_loads: int
+    audit: float
 
 
 class FamilyOptions(CommonFamilyOptions, total=False):
@@ -338,6 +339,7 @@ def declare_family(
     stale_if_error: Duration = 0,
     stale_while_revalidate: Duration = 0,
     fallback_loads: int = 32,
+    audit: float = 0.0,
 ) -> FamilySpec:
     """Declare a family. Raises ConfigurationError, saying what does not fit and what to write instead."""
     name = _name_of(loader, name, "family")
@@ -386,6 +388,7 @@ def declare_family(
         stale_if_error_us=if_error_us,
         stale_while_revalidate_us=meanwhile_us,
         fallback_loads=_at_least_one(name, fallback_loads),
+        audit=_share(name, audit, during_write),
     )
     spec.tag_names = None if callable(tags) else frozenset(text.partition(":")[0] for text in _texts(tags))
     program.registry.add_family(spec)
@@ -420,6 +423,20 @@ def _beta(family: str, beta: object) -> float:
             f"family {family!r}: beta={beta!r}: give a number: 1 as a rule, more to load earlier, 0 never to load ahead"
         )
     return float(beta)
+
+
+def _share(family: str, audit: object, during_write: str) -> float:
+    if isinstance(audit, bool) or not isinstance(audit, (int, float)) or not 0 <= audit <= 1:
+        raise ConfigurationError(
+            f"family {family!r}: audit={audit!r}: give the share of its hits that is compared with the datastore: 0.001 is one "
+            f"in a thousand, 0 none"
+        )
+    if audit and during_write == "serve":
+        raise ConfigurationError(
+            f"family {family!r}: audit={audit!r} with during_write='serve': what is served while somebody writes it is old on "
+            f"purpose, and an audit could not tell: leave one of them out"
+        )
+    return float(audit)
 
 
 def _at_least_one(family: str, loads: object) -> int:

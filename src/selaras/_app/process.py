@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Final
 from weakref import WeakKeyDictionary, WeakSet
 
+from selaras._app.audits import log_cache_event, reader_here
 from selaras._app.ends import Ends
 from selaras._app.once import Interrupted, Once, own
 from selaras._app.relaying import relay
@@ -39,6 +40,7 @@ _ID_DIGITS: Final = frozenset("0123456789abcdef")
 
 _HOUSE_EVERY_NS: Final = 1_000_000_000
 _HOUSE_MOST: Final = 100
+_PUBLISH_S: Final = 1.0
 
 HOUSE_EVERY_S: Final = 60.0
 """A process that has a store open, and no worker, keeps house so often: where there are producers and readers only, nobody else
@@ -117,6 +119,9 @@ class Process:
             local_entries=settings.local_entries,
             entropy=entropy,
             slow_us=settings.shared_timeout,
+            observer=log_cache_event,
+            reader=reader_here,
+            publishes=True,
         )
         store.listen(self.cache.grown)
         self.partitions = len(store.partitions)
@@ -180,9 +185,18 @@ class Process:
         if housekeeping is not None and not housekeeping.get_loop().is_closed():
             housekeeping.get_loop().call_soon_threadsafe(housekeeping.cancel)
         if self.opened:
+            await self._publish()
             self.opened, self._opening = False, None
             await self.cache.close()
             await self.store.close()
+
+    async def _publish(self) -> None:
+        """Leave what was measured for others; a store that is away does not hold up the end."""
+        try:
+            async with asyncio.timeout(_PUBLISH_S):
+                await self.cache.publish()
+        except TimeoutError:
+            pass
 
     # -- what replies say
 

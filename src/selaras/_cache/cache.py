@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
+from selaras._cache.auditing import Auditor, Reader
 from selaras._cache.family import Family, Reading, Slot, Standing
 from selaras._cache.flight import Alone, Flights, Outcome, Stale
 from selaras._cache.floors import Floors
@@ -28,6 +29,7 @@ from selaras._cache.storable import Storable, local_entry
 from selaras._cache.voiding import Voiding
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.store import Store
+from selaras._core.cache.consistency import Ledger
 from selaras._core.cache.entry import Entry
 from selaras._core.cache.events import CacheEvent, SharedTierBack, SharedTierLost
 from selaras._core.cache.freshness import Level, Need, may_join, proves, since_of
@@ -68,6 +70,8 @@ class Cache:
         observer: Callable[[CacheEvent], None] | None = None,
         entropy: Entropy | None = None,
         slow_us: int = 0,
+        reader: Callable[[], Reader] | None = None,
+        publishes: bool = False,
     ) -> None:
         self._partitions = store.partitions
         self._clock = clock
@@ -102,6 +106,7 @@ class Cache:
             lost=self._lost,
             tell=self._tell,
             refresh=self._begin_refresh,
+            sample=self._sample,
             slow_us=slow_us,
         )
         self._voiding = Voiding(
@@ -112,6 +117,21 @@ class Cache:
             heard=self._apply,
             drop=self._drop_keys,
             drop_joins=self.told,
+        )
+
+        self._auditor = Auditor(
+            self._partitions,
+            self._followers,
+            self._loading,
+            clock,
+            self.instant,
+            chance=self._storable.chance,
+            heard=self._apply,
+            tell=self._tell,
+            own=lambda work: self._flights().own(work),
+            repair=lambda slot: self._voiding.void([slot], session=None),
+            reader=reader or _nobodys,
+            publishes=publishes,
         )
 
     def instant(self) -> int:
@@ -289,8 +309,12 @@ class Cache:
             return self._hit_carefully(slot, fresh, session)
         if entry.reads < READS_COUNTED:
             entry.reads += 1
-        family.counts.local += 1
         value = entry.value
+        counts = family.counts
+        hits = counts.local + 1
+        counts.local = hits
+        if hits >= family.audit_at:
+            self._auditor.hit(slot, value, entry.position, applied, entry.tags)
         if family.codec.shared:
             return value
         return self._decoded(slot, value)
@@ -397,6 +421,9 @@ class Cache:
         slot.family.counts.stale += 1
         self._local.lift(slot.key, self.instant())
         return stale.outcome
+
+    def _sample(self, slot: Slot, data: bytes, position: int, tags: tuple[str, ...]) -> None:
+        self._auditor.shared(slot, data, position, tags)
 
     # -- ahead of the end
 
@@ -622,6 +649,9 @@ class Cache:
         count_read(entry)
         slot.family.counts.local += 1
         value = entry.value
+        if slot.family.counts.local >= slot.family.audit_at:
+            applied = self._followers[slot.partition].applied.position
+            self._auditor.hit(slot, value, entry.position, applied, entry.tags)
         return value if slot.family.codec.shared else self._decoded(slot, value)
 
     def _decoded(self, slot: Slot, data: Any) -> Any:
@@ -784,6 +814,15 @@ class Cache:
             },
         }
 
+    @property
+    def audits(self) -> Ledger:
+        """What audits in this process came to."""
+        return self._auditor.ledger
+
+    async def publish(self) -> None:
+        """Leave what was measured here where other processes find it. What cannot be told now is told later."""
+        await self._auditor.publish()
+
     def open(self) -> None:
         """Read on after `close`."""
         self._loops = {}
@@ -830,6 +869,10 @@ def _is_over(entry: Entry) -> bool:
 
 async def _joined(outcome: Coroutine[Any, Any, Outcome], joined: bool) -> tuple[Outcome, bool]:
     return await outcome, joined
+
+
+def _nobodys() -> Reader:
+    return "", "", ""
 
 
 def _no_chance() -> float:

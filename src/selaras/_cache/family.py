@@ -15,6 +15,7 @@ LEASE_US_UNKNOWN: Final = 5_000_000
 """A token's life before any load of its family was seen."""
 LEASE_US_LEAST: Final = 1_000_000
 LEASE_US_MOST: Final = 60_000_000
+_UNAUDITED = 1 << 29  # a number of one digit, for it stands in the way of every hit; once reached it is raised
 _LEASE_OF_LOAD = 4  # a load may take four times as long as its like before its token needs to be renewed
 
 
@@ -42,6 +43,7 @@ class Counts:
         intents: met a write intent. rejected: entries of the local tier that were too old to serve.
         refused: loads whose fill was refused. fallbacks: loads because the store could not be reached.
         early: loads ahead of a value's end. stale: served past the ttl. unchanged: loads that found the same value.
+        audited: compared with the datastore. stale_reads: of those, older than the reader needed.
         repaired: corrupt entries. unstorable: values that could not be stored. errors: loads that failed.
     """
 
@@ -59,6 +61,8 @@ class Counts:
     early: int = 0
     stale: int = 0
     unchanged: int = 0
+    audited: int = 0
+    stale_reads: int = 0
     repaired: int = 0
     unstorable: int = 0
     errors: int = 0
@@ -86,6 +90,8 @@ class Family:
         replica_lag_us: how long fills stay closed after a write that named no version, where `version` is given.
         tags: of a value, from its arguments and itself.
         level: of a read that names none.
+        audit: the share of its hits that is compared with the datastore. `audit_at`: at this count of local hits the
+            next one is; 0: it is not drawn yet.
     """
 
     name: str
@@ -110,8 +116,13 @@ class Family:
     stale_if_error_us: int = 0
     stale_while_revalidate_us: int = 0
     fallback_loads: int = 32
+    audit: float = 0.0
     load_us: int = 0
     counts: Counts = field(default_factory=Counts)
+    audit_at: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.audit_at = 0 if self.audit else _UNAUDITED
 
     def lease_us(self) -> int:
         """Return how long a token must live: as long as loads of this family take, and some."""

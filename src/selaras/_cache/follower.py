@@ -151,6 +151,19 @@ class Follower:
         """Say whether an event for a key was applied that lies after `position`; older ones may be forgotten."""
         return self._last.get(key, 0) > position
 
+    def heard_of(self, key: str, position: int) -> int:
+        """Return the position of the last event for a key if it lies after `position`, else 0; older ones may be
+        forgotten.
+        """
+        last = self._last.get(key, 0)
+        return last if last > position else 0
+
+    def voided_ago_us(self, key: str) -> int | None:
+        """Return how long ago the last event for a key was heard; None: that is not known (any more)."""
+        last = self._last.get(key, 0)
+        heard_ns = next((at for at, position in tuple(self._ages) if position >= last), None) if last else None
+        return None if heard_ns is None else (self._instant() - heard_ns) // 1_000
+
     def trusts(self, sent_ns: int) -> bool:
         """Say whether a request of that instant was answered by the log that is followed now."""
         return sent_ns > self._distrust_ns

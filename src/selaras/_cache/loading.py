@@ -92,6 +92,7 @@ class Loading:
         lost: Callable[[Follower, StoreUnavailable], None],
         tell: Callable[[CacheEvent], None],
         refresh: Callable[[Slot, int], object],
+        sample: Callable[[Slot, bytes, int, tuple[str, ...]], None],
         slow_us: int = 0,
     ) -> None:
         self._partitions = partitions
@@ -104,6 +105,7 @@ class Loading:
         self._lost = lost
         self._tell = tell
         self._refresh = refresh
+        self._sample = sample
         self._slow_us = slow_us
         self._late: set[asyncio.Task[Any]] = set()
 
@@ -303,6 +305,7 @@ class Loading:
         early_us = family.early_us(note.load_us, self._storable.chance()) if left_us is not None else 0
         is_early = left_us is not None and left_us <= early_us
         family.counts.shared += 1
+        self._sample(slot, entry.value, sight.position, entry.tags)
         if family.adaptive is not None:
             self._saw(slot, note.past.unchanged(note.stored_ago_us(entry.expires_in_us)), entry.checksum, sight)
         self._keep(
@@ -511,6 +514,10 @@ class Loading:
                 )
             await self._clock.sleep(pause_us / 1_000_000)
             pause_us *= 2
+
+    async def ask(self, slot: Slot) -> Any:
+        """Ask the datastore once, for nobody who reads: it is not counted, and no version is waited for."""
+        return await self._in_time(slot, self._ask(slot, None))
 
     async def _ask(self, slot: Slot, known: Known | None) -> Any:
         family = slot.family

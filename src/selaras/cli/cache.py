@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any
+from math import floor, log10
+from typing import Any, Final
 
 import click
 
+from selaras._app.audits import audited, said
 from selaras._app.cached import Cached
 from selaras._app.declared import FamilySpec
 from selaras._app.key import Fresh, Key, Reading
 from selaras._app.survey import cache_stats, invalidate_key
+from selaras._core.cache.consistency import AGES_US, Audits, Found, Ledger
 from selaras._core.cache.key import tag_text
+from selaras._core.durations import format_us
 from selaras._core.errors import SelarasError
 from selaras._core.jobs.failure import Failure
 from selaras.cli.arguments import read_arguments
 from selaras.cli.durations import level
 from selaras.cli.exits import Misused, Told
-from selaras.cli.output import one_line, print_facts, print_json, value_text
+from selaras.cli.output import instant_text, one_line, print_facts, print_json, print_table, value_text
 from selaras.cli.target import Target, json_option, on_store
+
+_AGES: Final = (*(f"< {format_us(us)}" for us in AGES_US), f"> {format_us(AGES_US[-1])}", "not known")
+_FOUND_SHOWN: Final = 5
 
 
 @click.group()
@@ -154,14 +161,17 @@ async def invalidate(
 @json_option
 @on_store
 async def stats(target: Target, as_json: bool) -> None:
-    """Show the shared tier: what is stored, what is being written, how long the log is.
+    """Show the shared tier: what is stored, what is being written, how long the log is; and measured consistency.
 
-    Hits and misses are counted where they happen, in each process.
+    Hits and misses are counted where they happen, in each process. Families with audit= are measured: of the hits that
+    were compared with the datastore, the share that was not stale, and the share that is certain (95 % confidence).
     """
     parts = await cache_stats(target.store)
+    ledger, noted = await audited(target.store)
     total = {
-        "entries": sum(part.entries for part in parts),
-        "bytes": sum(part.bytes for part in parts),
+        # What is noted for people lies among the values, and is none.
+        "entries": sum(part.entries for part in parts) - (noted > 0),
+        "bytes": sum(part.bytes for part in parts) - noted,
         "intents": sum(part.intents for part in parts),
         "tokens": sum(part.tokens for part in parts),
     }
@@ -170,7 +180,9 @@ async def stats(target: Target, as_json: bool) -> None:
         for index, part in enumerate(parts)
     ]
     if as_json:
-        print_json({"store": target.store.url, **total, "logs": logs})
+        audits = [_audit_facts(names, audits) for names, audits in ledger.by().items()]
+        found = [_as_object(one) for one in ledger.found]
+        print_json({"store": target.store.url, **total, "logs": logs, "audits": audits, "stale_reads": found})
         return
     print_facts(
         [
@@ -188,6 +200,58 @@ async def stats(target: Target, as_json: bool) -> None:
             ),
         ]
     )
+
+    if ledger.rows:
+        _print_audits(ledger)
+
+
+def _print_audits(ledger: Ledger) -> None:
+    click.echo()
+    rows = [
+        (
+            family,
+            task or "(no job)",
+            pool,
+            f"{audits.judged:,}",
+            f"{audits.stale:,}",
+            percent_text(audits.consistency),
+            percent_text(audits.at_least),
+            ", ".join(f"{count} {age}" for count, age in zip(audits.ages, _AGES, strict=True) if count),
+        )
+        for (family, task, pool), audits in sorted(ledger.by().items())
+    ]
+    columns = ("FAMILY", "TASK", "POOL", "AUDITED", "STALE", "CONSISTENT", "AT LEAST", "SINCE VOIDED")
+    print_table(columns, rows, empty="")
+    for found in ledger.found[-_FOUND_SHOWN:]:
+        click.echo(f"{instant_text(found.at_us)}  {one_line(said(found))}")
+
+
+def percent_text(share: float | None) -> str:
+    """Say a share of nearly all as exactly as it is known: 99.9999 %."""
+    if share is None:
+        return "-"
+    missing = 1 - share
+    digits = 2 if missing <= 0 else max(2, min(9, -floor(log10(missing)) - 1))
+    return f"{floor(share * 100 * 10**digits) / 10**digits:.{digits}f} %" if missing > 0 else "100 %"
+
+
+def _audit_facts(names: tuple[str, str, str], audits: Audits) -> dict[str, Any]:
+    family, task, pool = names
+    return {
+        "family": family,
+        "task": task,
+        "pool": pool,
+        "audited": audits.judged,
+        "stale": audits.stale,
+        "unsure": audits.unsure,
+        "consistency": audits.consistency,
+        "at_least": audits.at_least,
+        "since_voided": dict(zip(_AGES, audits.ages, strict=True)),
+    }
+
+
+def _as_object(found: Found) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in found.__struct_fields__}
 
 
 def _refuse_joined(target: Target, tag: str) -> None:

@@ -6,6 +6,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from selaras._core.cache.consistency import Found
+
 
 class Unstorable(Struct, frozen=True, kw_only=True):
     """A value was served but could not be stored. Told once a family."""
@@ -36,4 +38,10 @@ class SharedTierBack(Struct, frozen=True, kw_only=True):
     partition: int
 
 
-CacheEvent: TypeAlias = Unstorable | Corrupt | SharedTierLost | SharedTierBack
+class StaleRead(Struct, frozen=True, kw_only=True):
+    """An audit found that a value was served that was older than its reader needed. It has been voided."""
+
+    found: Found
+
+
+CacheEvent: TypeAlias = Unstorable | Corrupt | SharedTierLost | SharedTierBack | StaleRead
