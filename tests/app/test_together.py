@@ -9,6 +9,7 @@ import pytest
 from tests.app.work import work, working
 
 from selaras import ConfigurationError, Selaras, Task
+from selaras._app.survey import LONG_US, long_writers
 
 
 class Shop:
@@ -273,3 +274,32 @@ def test_a_task_that_writes_a_tag_by_a_parameter_needs_it_when_it_is_enqueued(ap
 
     task: Task[..., None] = reprice
     assert task.spec.needed_parameters() == {"id"}
+
+
+async def test_a_job_that_writes_for_long_is_warned_of_where_its_key_is_read(
+    app: Selaras, shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selaras._cache.vigil.LONG_US", 100_000)
+    go = asyncio.Event()
+
+    @app.task(writes=shop.plain)
+    async def slow(id: int) -> None:
+        await go.wait()
+
+    await slow.enqueue(1)
+    with caplog.at_level(logging.WARNING, "selaras"):
+        async with working(app):
+            while "slow, on" not in caplog.text:
+                await shop.plain.key(1).get("strict")
+                await asyncio.sleep(0.01)
+            process = app.process()
+            now_us = process.clock.wall_us()
+            written_long = (
+                await long_writers(process.store, now_us + LONG_US),
+                await long_writers(process.store, now_us),
+            )
+            go.set()
+
+    (record,) = [one for one in caplog.records if "slow, on" in one.getMessage()]
+    assert record.getMessage().startswith("plain:1 is loaded from the datastore at each read: job ")
+    assert [[(job.task, job.writes) for job in jobs] for jobs in written_long] == [[("slow", ("plain:1",))], []]

@@ -9,7 +9,7 @@ from selaras._cache.auditing import NOTE, Reader
 from selaras._cache.notes import Notes
 from selaras._contracts.store import Store
 from selaras._core.cache.consistency import Found, Ledger, ledger_of
-from selaras._core.cache.events import CacheEvent, StaleRead
+from selaras._core.cache.events import CacheEvent, IntentStands, StaleRead
 from selaras._core.durations import format_us
 
 _log = logging.getLogger("selaras")
@@ -33,6 +33,8 @@ def log_cache_event(event: CacheEvent) -> None:
             said(found),
             extra={"family": found.family, "task": found.task, "pool": found.pool, "job": found.job},
         )
+    elif isinstance(event, IntentStands):
+        _log.warning("%s is loaded from the datastore at each read: %s", event.key, event.text)
 
 
 def said(found: Found) -> str:

@@ -21,6 +21,10 @@ T = TypeVar("T")
 _PAGE = 500
 
 
+LONG_US = 10_000_000
+"""A job that has been writing for so long is shown as one that keeps readers off their caches."""
+
+
 class Found(Struct, frozen=True):
     """A job, and the partition it is at home in."""
 
@@ -49,6 +53,13 @@ async def find_job(store: Store, id: str) -> Found | None:
         if job is not None:
             return Found(job, partition)
     return None
+
+
+async def long_writers(store: Store, now_us: int) -> tuple[JobRecord, ...]:
+    """Return jobs that have long been writing keys, tags or families, the longest first; of the newest ones that run."""
+    pages = await _ask(store, lambda partition: partition.jobs(JobFilter(states=(JobState.RUNNING,), limit=_PAGE)))
+    jobs = [job for page in pages for job in page.jobs if job.writes and now_us - job.started_us >= LONG_US]
+    return tuple(sorted(jobs, key=lambda job: job.started_us))
 
 
 async def list_jobs(store: Store, which: JobFilter) -> Listing:

@@ -746,11 +746,10 @@ class Cache:
         entry, _ = await self._loading.glance(slot)
         value = MISSING if entry is None else self._decoded(slot, entry.value)
         if entry is None or value is MISSING:
-            intents = await self._partitions[slot.partition].intents(slot.key)
-            writer = (
-                f"job {intents[0].job} writes it" if intents else "nobody has loaded it, or it was voided or evicted"
-            )
-            return Standing(None, "nothing", why=writer)
+            now_us = self._clock.wall_us()
+            holdings = await self._loading.vigil.holdings(slot)
+            writers = "; ".join(holding.shown(now_us) for holding in holdings)
+            return Standing(None, "nothing", why=writers or "nobody has loaded it, or it was voided or evicted")
         note = note_of(entry.note)
         left_us = note.left_us(entry.expires_in_us)
         ttl_us = None if left_us is None else note.life_us - note.late_us
@@ -778,7 +777,7 @@ class Cache:
             left = "no end" if entry.expires_ns == NEVER else f"{(entry.expires_ns - self._now_ns()) / 1e9:.1f} s left"
             served = "would be served" if self._proven(slot, need) else "needs a look at the log first"
             lines.append(f"local      true at {entry.position}, {left}, {served}")
-        intents = await self._partitions[slot.partition].intents(slot.key)
+        holdings = await self._loading.vigil.holdings(slot)
         found, floor = await self._loading.glance(slot)
         if found is not None:
             left_us = note_of(found.note).left_us(found.expires_in_us)
@@ -789,7 +788,8 @@ class Cache:
         else:
             lines.append("shared     nothing")
         lines += [
-            f"intent     job {one.job}, fence {one.fence}: reads go to the datastore until it ends" for one in intents
+            f"intent     {one.shown(self._clock.wall_us())}, fence {one.intent.fence}: reads go to the datastore until it ends"
+            for one in holdings
         ]
         if floor is not None:
             lines.append(f"floor      version {floor}: nothing older is accepted")
@@ -806,6 +806,7 @@ class Cache:
             "queued": self._local.queued,
             "floors": len(self._floors),
             "remembered": sum(follower.remembered for follower in self._followers),
+            "stuck_intents": self._loading.vigil.told,
             "flights": sum(len(flights.running) for flights in loops),
             "applied": [follower.applied.position for follower in self._followers],
             "families": {

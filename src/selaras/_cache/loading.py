@@ -26,6 +26,7 @@ from selaras._cache.histories import Seen
 from selaras._cache.local import LocalTier
 from selaras._cache.session import SESSION, Session, SessionKind
 from selaras._cache.storable import Storable, local_entry, without_value
+from selaras._cache.vigil import Vigil
 from selaras._contracts.clock import Clock
 from selaras._contracts.partition import Fill, Partition, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Look, Miss, Standing
@@ -108,6 +109,7 @@ class Loading:
         self._sample = sample
         self._slow_us = slow_us
         self._late: set[asyncio.Task[Any]] = set()
+        self.vigil = Vigil(partitions, clock, tell=tell, own=self._own)
 
     async def answer(self, follower: Follower, work: Coroutine[Any, Any, T]) -> T:
         """Ask a partition, for a read: one that takes too long counts as one that does not answer.
@@ -217,6 +219,7 @@ class Loading:
                             permits.append(_Permit(flight, "another reader's fill did not come", floor))
                     case Standing(floor):
                         flight.slot.family.counts.intents += 1
+                        self.vigil.passes(flight.slot)
                         permits.append(_Permit(flight, "somebody writes it", floor))
         if again:
             more_permits, more_busy = await self._look_again(again, patient=patient)
@@ -654,6 +657,7 @@ class Loading:
             flight.token = 0
             if stored is None:
                 flight.slot.family.counts.refused += 1
+                self.vigil.passes(flight.slot, put.tags)
                 self._land(one, put.value, None)
                 continue
             position, stamp = stored

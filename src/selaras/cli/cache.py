@@ -13,9 +13,10 @@ from selaras._app.audits import audited, said
 from selaras._app.cached import Cached
 from selaras._app.declared import FamilySpec
 from selaras._app.key import Fresh, Key, Reading
-from selaras._app.survey import cache_stats, invalidate_key
+from selaras._app.survey import cache_stats, invalidate_key, long_writers
 from selaras._core.cache.consistency import AGES_US, Audits, Found, Ledger
 from selaras._core.cache.key import tag_text
+from selaras._core.cache.opening import shown_keys
 from selaras._core.durations import format_us
 from selaras._core.errors import SelarasError
 from selaras._core.jobs.failure import Failure
@@ -165,6 +166,7 @@ async def stats(target: Target, as_json: bool) -> None:
 
     Hits and misses are counted where they happen, in each process. Families with audit= are measured: of the hits that
     were compared with the datastore, the share that was not stale, and the share that is certain (95 % confidence).
+    While a job writes, what it writes is read from the datastore: those that have been at it for more than 10 s are listed.
     """
     parts = await cache_stats(target.store)
     ledger, noted = await audited(target.store)
@@ -179,10 +181,29 @@ async def stats(target: Target, as_json: bool) -> None:
         {"partition": index, "position": part.position, "events": part.log_length, "epoch": part.epoch}
         for index, part in enumerate(parts)
     ]
+    writers: list[dict[str, Any]] = [
+        {
+            "job": job.id,
+            "task": job.task,
+            "instance": job.instance,
+            "writes": shown_keys(job.writes),
+            "seconds": round((target.now_us - job.started_us) / 1_000_000, 6),
+        }
+        for job in await long_writers(target.store, target.now_us)
+    ]
     if as_json:
         audits = [_audit_facts(names, audits) for names, audits in ledger.by().items()]
         found = [_as_object(one) for one in ledger.found]
-        print_json({"store": target.store.url, **total, "logs": logs, "audits": audits, "stale_reads": found})
+        print_json(
+            {
+                "store": target.store.url,
+                **total,
+                "long_writers": writers,
+                "logs": logs,
+                "audits": audits,
+                "stale_reads": found,
+            }
+        )
         return
     print_facts(
         [
@@ -190,6 +211,14 @@ async def stats(target: Target, as_json: bool) -> None:
             ("values", f"{total['entries']:,}"),
             ("bytes", f"{total['bytes']:,}"),
             ("being written", f"{total['intents']:,}"),
+            *(
+                (
+                    "for long",
+                    f"{one_line(', '.join(one['writes']))}: by job {one['job']} ({one['task']}, on {one['instance']}), "
+                    f"for {one['seconds']:.0f} s",
+                )
+                for one in writers
+            ),
             ("being loaded", f"{total['tokens']:,}"),
             *(
                 (

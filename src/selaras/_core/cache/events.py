@@ -44,4 +44,22 @@ class StaleRead(Struct, frozen=True, kw_only=True):
     found: Found
 
 
-CacheEvent: TypeAlias = Unstorable | Corrupt | SharedTierLost | SharedTierBack | StaleRead
+class IntentStands(Struct, frozen=True, kw_only=True):
+    """Readers have passed a write intent for long: of a key, or of a tag or family of it. Told once an attempt.
+
+    Attributes:
+        job, task, instance: who holds it. `instance` is empty while no worker has the job.
+        stands_us: since its attempt began.
+        text: all of it, for people.
+    """
+
+    family: str
+    key: str
+    job: str
+    task: str
+    instance: str
+    stands_us: int
+    text: str
+
+
+CacheEvent: TypeAlias = Unstorable | Corrupt | SharedTierLost | SharedTierBack | StaleRead | IntentStands
