@@ -60,7 +60,10 @@ def address_of(
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
         raise ConfigurationError(f"{url!r} is no URL of a store: give one of {_KNOWN}")
     _check_namespace(namespace)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigurationError(f"{mask(url)!r} is no URL: {error}") from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     match parts.scheme:
         case "sqlite":

@@ -56,10 +56,10 @@ def _read(name: str, text: str, annotation: Any) -> Any:
             return text
     try:
         return msgspec.convert(text, annotation, strict=False)
-    except (msgspec.ValidationError, TypeError):
+    except (msgspec.ValidationError, TypeError, UnicodeError):
         pass
     try:
         return msgspec.json.decode(text, type=annotation, strict=False)
-    except (msgspec.DecodeError, TypeError):
+    except (msgspec.DecodeError, TypeError, UnicodeError):
         said = getattr(annotation, "__name__", None) or str(annotation)
         raise Misused(f"{name}={text!r} is no {said}") from None

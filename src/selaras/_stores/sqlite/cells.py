@@ -14,7 +14,7 @@ from selaras._core.cache.floors import PerKey, is_below
 from selaras._core.cache.opening import OPENING
 from selaras._core.jobs.job import Put
 from selaras._core.positions import Scope
-from selaras._stores.sqlite.connection import Connection, as_list, is_listed
+from selaras._stores.sqlite.connection import UNREADABLE, Connection, as_list, is_listed
 from selaras._stores.sqlite.log import Log
 
 _CELL: Final = """
@@ -234,7 +234,7 @@ class Cells:
         key, log = request.key, self._log
         cell = self._execute(CELL, (key, key, key, key)).fetchone()
         is_any_open = log.last_mark == OPEN_POSITION
-        look = look_at(cell, now, lambda: log.voided_after(cell[4], cell[8], tags_of(cell[10])), is_any_open)
+        look = look_at(cell, now, lambda: is_void(log, cell[4], cell[8], cell[10]), is_any_open)
         if isinstance(look, Hit) and look.entry.stamp == request.distrust:
             self._execute(_DROP_ENTRY, (key,))
             look = look_at((*cell[:4], None, *cell[5:]), now, lambda: True, is_any_open)
@@ -393,8 +393,11 @@ class Cells:
         self.resolve(owner, key, None, now)
         if own is None or own.preimage is None:
             return
-        _, _, checksum, until_us, family, version, tags, value, note = _decode_preimage(own.preimage)
-        if not self._log.voided_after(own.planted_at, family, tags_of(tags)):
+        try:
+            _, _, checksum, until_us, family, version, tags, value, note = _decode_preimage(own.preimage)
+        except UNREADABLE:
+            return
+        if not is_void(self._log, own.planted_at, family, tags):
             position, stamp = self._log.position, self._log.next_stamp(now)
             self._keep(key, (position, stamp, checksum, until_us, family, version, tags, value, note), self._cell(key))
 
@@ -465,7 +468,7 @@ class Cells:
         entry = cell.entry
         if entry is None:
             return None
-        if 0 < entry[3] <= now or self._log.voided_after(entry[0], entry[4], tags_of(entry[6])):
+        if 0 < entry[3] <= now or is_void(self._log, entry[0], entry[4], entry[6]):
             return None
         return None if is_below(entry[5], cell.floor) else entry
 
@@ -502,8 +505,17 @@ def look_at(cell: Any, now: int, is_voided: Any, is_any_open: bool) -> Look:
 
 
 def tags_of(tags: bytes | None) -> tuple[str, ...]:
-    """Decode the tags of an entry."""
+    """Decode the tags of an entry. Raises one of `UNREADABLE` for bytes that somebody else has written there."""
     return _decode_tags(tags) if tags is not None else ()
+
+
+def is_void(log: Log, position: int, family: str, tags: bytes | None) -> bool:
+    """Say whether what was true at a position was voided since; what bears tags that cannot be read may bear any."""
+    try:
+        known = tags_of(tags)
+    except UNREADABLE:
+        return True
+    return log.voided_after(position, family, known)
 
 
 def intents_on(con: Connection, key: str) -> tuple[Intent, ...]:
@@ -526,7 +538,7 @@ def entry_of(stored: Any, now: int) -> Entry:
         stamp,
         checksum if checksum >= 0 else checksum + _WRAP,
         until_us - now if until_us else 0,
-        _decode_tags(tags) if tags is not None else (),
+        tags_of(tags),
         version,
         note,
     )

@@ -27,6 +27,9 @@ Value: TypeAlias = int | str | bytes | None
 BUSY_MOST_S: Final = 30.0
 """How long a writer waits for another process's transaction before it says so."""
 
+UNREADABLE: Final = (ValueError, TypeError, RecursionError)
+"""What decoding a column raises that somebody else has written over. A row must not take others with it."""
+
 _encode_json: Final = msgspec.json.encode
 _FORK_WAIT_S: Final = 5.0
 _SPIN_LEAST_S: Final = 0.000_05

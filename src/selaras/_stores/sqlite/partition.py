@@ -38,7 +38,7 @@ from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite import inspection
 from selaras._stores.sqlite.cells import CELL, HIT, entry_of, intents_on, look_at, tags_of
-from selaras._stores.sqlite.connection import Connection
+from selaras._stores.sqlite.connection import UNREADABLE, Connection
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.log import news, voided_after
 from selaras._stores.sqlite.reader import Reader
@@ -114,7 +114,10 @@ class SqlitePartition:
         now = self._file.now_us(time_us, offset_us)
         if 0 < until_us <= now:
             return None
-        return ReadReply((Hit(entry_of(row[8:], now)),), News(since, epoch=epoch))
+        try:
+            return ReadReply((Hit(entry_of(row[8:], now)),), News(since, epoch=epoch))
+        except UNREADABLE:
+            return None
 
     def _read(self, con: Connection, requests: Sequence[ReadRequest], since: Cursor, furthest: int) -> ReadReply | None:
         """Look at keys in the snapshot of `con`; None: one of them needs the writer."""
@@ -136,7 +139,10 @@ class SqlitePartition:
                     con, at, cell[8], tags_of(cell[10]), tag_floor
                 )
 
-            look = look_at(cell, now, is_voided, last_mark == OPEN_POSITION)
+            try:
+                look = look_at(cell, now, is_voided, last_mark == OPEN_POSITION)
+            except UNREADABLE:
+                return None
             if _needs_writer(look, request):
                 return None
             looks.append(look)

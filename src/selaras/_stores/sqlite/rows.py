@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from selaras._core.jobs.job import MOVING, Edge, Ended, JobKind, JobRecord, NewJob, Parent, Standing, UniqueUntil
 from selaras._core.jobs.states import JobState
-from selaras._stores.sqlite.connection import Value
+from selaras._stores.sqlite.connection import UNREADABLE, Value
 from selaras._stores.sqlite.schema import KINDS, STATES
 
 _WIDE: Final = (
@@ -97,6 +97,9 @@ class _More(Struct, frozen=True, array_like=True):
 
 
 _USUAL: Final = Rest()
+UNREADABLE_META: Final = b"\xc1"
+"""The one byte that MessagePack never uses."""
+
 _encode: Final = msgspec.msgpack.encode
 _decode_more: Final = msgspec.msgpack.Decoder(_More).decode
 _STATES: Final = {code: state for state, code in STATES.items()}
@@ -247,13 +250,25 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
         end if end[0] is not None else None,
         (queue, state) if kind == _TASK and state not in _COUNTED_THEMSELVES else None,
     )
-    if more is not None:
-        kept_more = _decode_more(more)
+    kept_more = _more_of(more, row) if more is not None else None
+    if kept_more is not None:
         row.rest, row.positions, row.input = kept_more.rest, kept_more.positions, kept_more.input
         row.waits = {(one.job, one.edge): one for one in kept_more.waits}
         row.stuck, row.history = kept_more.stuck, kept_more.history
         row.unsure, row.left = kept_more.unsure, kept_more.left
     return row
+
+
+def _more_of(more: Any, row: Row) -> _More | None:
+    """Read the column `more`. Of what cannot be read the bytes go to the job's meta, behind one that no meta begins with:
+
+    so whoever claims it dead-letters it, and never runs it without what it writes.
+    """
+    try:
+        return _decode_more(more)
+    except UNREADABLE:
+        row.meta = UNREADABLE_META + (more if isinstance(more, bytes) else str(more).encode(errors="replace"))
+        return None
 
 
 def wide_of(row: Row) -> tuple[Value, ...]:

@@ -1,0 +1,113 @@
+"""Everything that reads what it did not write, each as one function of bytes or text, and what it may raise.
+
+The properties beside this file give them what hypothesis makes up; `python -m tests.fuzz.hunt TARGET`, with atheris
+installed, what covers more of their code, beginning with the seeds kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import click
+
+from selaras import ConfigurationError
+from selaras._app.meta import decode_meta
+from selaras._app.opening import address_of
+from selaras._app.origin import Origin
+from selaras._app.settings import settings_from
+from selaras._core.cache.key import checked_name
+from selaras._core.codec import CorruptBytes, codec_of, peek
+from selaras._core.durations import duration_us
+from selaras._core.jobs.failure import Failure
+from selaras._core.signature import Signature, Unbindable
+from selaras._stores.redis.address import masked
+from selaras.cli.arguments import read_arguments
+from selaras.cli.durations import duration, level
+
+
+@dataclass
+class Product:
+    id: int
+    price: Decimal
+    tags: list[str]
+    since: datetime | None = None
+
+
+def body(id: int, name: str = "", *, product: Product | None = None, more: Any = None) -> None:
+    """A task's body."""
+
+
+SIGNATURE: Final = Signature(body, frozenset(), frozenset())
+ORIGIN: Final = Origin("shop", __file__)
+_TYPES: Final[Mapping[str, Any]] = {"id": int, "name": str, "product": Product | None, "more": Any}
+
+
+@dataclass(frozen=True)
+class Target:
+    """`read` may raise what is `refused`, and nothing else."""
+
+    read: Callable[[Any], object]
+    refused: tuple[type[Exception], ...]
+    seeds: tuple[Any, ...]
+
+
+BYTES: Final[Mapping[str, Target]] = {
+    "value": Target(
+        codec_of(Product).decode, (CorruptBytes,), (codec_of(Product).encode(Product(1, Decimal(2), ["a"])),)
+    ),
+    "anything": Target(codec_of(Any).decode, (CorruptBytes,), (codec_of(Any).encode({"a": [1, {2}, (3,)]}),)),
+    "sealed value": Target(
+        codec_of(Product, sealed=True).decode,
+        (CorruptBytes,),
+        (codec_of(Product, sealed=True).encode(Product(1, Decimal(2), ["a"])),),
+    ),
+    "peek": Target(peek, (CorruptBytes,), (codec_of(Any).encode({"a": 1}),)),
+    "payload": Target(SIGNATURE.decode, (CorruptBytes, Unbindable), (SIGNATURE.encode(SIGNATURE.bind((1, "x"), {})),)),
+    "meta": Target(decode_meta, (ValueError,), (b"\x81\xa7retries\x03",)),
+    "failure": Target(Failure.decode, (), (Failure("ValueError", "no").encode(),)),
+}
+
+TEXTS: Final[Mapping[str, Target]] = {
+    "duration": Target(duration_us, (ConfigurationError,), ("1h30m", "250ms", "1e3")),
+    "typed duration": Target(duration, (click.ClickException, ValueError), ("10m",)),
+    "typed level": Target(level, (click.ClickException, ValueError), ("strict", "1.5")),
+    "name": Target(lambda text: checked_name(text, what="name"), (ConfigurationError,), ("product",)),
+    "url": Target(
+        lambda text: address_of(text, "", ORIGIN),
+        (ConfigurationError,),
+        ("sqlite:///x.db?synchronous=full", "memory://"),
+    ),
+    "server's url": Target(
+        lambda text: address_of(text, "", ORIGIN),
+        (ConfigurationError,),
+        ("redis://u:p@h:1/0?prefix=x", "redis+sentinel://a,b:1/m/0", "redis+cluster://[::1]:7000?partitions=4"),
+    ),
+    "masked url": Target(masked, (), ("redis://u:p@h:1/0", "redis://:p@/w@h")),
+    "setting": Target(
+        lambda text: settings_from({}, {"SELARAS_LEASE": text, "SELARAS_LOCAL_BYTES": text}),
+        (ConfigurationError,),
+        ("15", "60"),
+    ),
+    "typed arguments": Target(
+        lambda text: read_arguments(body, _TYPES, text.split("\n")),
+        (click.ClickException,),
+        ('1\nx\nproduct={"id": 1, "price": "2", "tags": []}', "id=3\nmore=[1, 2]"),
+    ),
+}
+
+
+def fuzzed(target: Target, data: Any) -> None:
+    """Read it. Raises what the target may not raise."""
+    try:
+        target.read(data)
+    except target.refused:
+        pass
+
+
+def text_of(data: bytes) -> str:
+    """Return bytes as any text that a shell or a file could hold."""
+    return data.decode("utf-8", "surrogateescape")
