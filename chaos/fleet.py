@@ -128,10 +128,9 @@ class Fleet:
             if code is None or member.name in self.died:
                 continue
             self.died[member.name] = now()
-            if code == Exit.RECYCLED:
-                self.start(member.module)
-            elif not self._is_orderly(member, code):
+            if not self._is_orderly(member, code) and code != Exit.RECYCLED:
                 self.troubles.append(f"{member.name} ended with {code}: {self._last_words(member)}")
+            if not member.leaving:
                 self.start(member.module)
 
     def end(self, module: str) -> None:
@@ -156,10 +155,15 @@ class Fleet:
                     )
 
     def _is_orderly(self, member: Member, code: int) -> bool:
-        # One that was told to end before it took any work has nothing to put in order.
+        if code in _ORDERLY:
+            return True
+        # One that was told to end before it took any work has nothing to put in order; one that cannot reach the store
+        # when it starts says so and ends, and whoever supervises it starts another.
         notes = self._folder / f"{member.name}.notes"
         begun = notes.exists() and notes.read_bytes().count(b"\n") > 1
-        return code in _ORDERLY or (code == -signal.SIGTERM and not begun)
+        return not begun and (
+            code == -signal.SIGTERM or (code == Exit.FAILED and "StoreUnavailable" in self._last_words(member))
+        )
 
     def close(self) -> None:
         """End whatever is left."""

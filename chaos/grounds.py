@@ -224,7 +224,7 @@ class OnSentinel(Ground):
     def open(self) -> str:
         """Start it. Returns its URL."""
         self._all = self._stack.enter_context(Sentinels(appendonly="yes", appendfsync="always"))
-        return self._all.url_for(query="" if self.lossy else "durability=replicated&replicated_within=5")
+        return self._all.url_for(query="" if self.lossy else "durability=replicated")
 
     def acts(self) -> Mapping[str, Act]:
         """Return what can be done to it."""
@@ -275,9 +275,7 @@ class OnCluster(Ground):
     def open(self) -> str:
         """Start it. Returns its URL."""
         self._all = self._stack.enter_context(Cluster(appendonly="yes", appendfsync="always"))
-        return self._all.url + (
-            "?partitions=4" if self.lossy else "?partitions=4&durability=replicated&replicated_within=5"
-        )
+        return self._all.url + ("?partitions=4" if self.lossy else "?partitions=4&durability=replicated")
 
     def acts(self) -> Mapping[str, Act]:
         """Return what can be done to it."""

@@ -276,12 +276,17 @@ class Judge:
                 if isinstance(note, Enqueued) and note.sure:
                     accepted.update((job, min(note.called, accepted.get(job, NEVER))) for job in note.jobs)
         self.verdict.accepted = len(accepted)
-        done = {job for job, _ in self._settles} & accepted.keys()
+        done = {
+            job
+            for (job, _), answers in self._settles.items()
+            if any(note.event == "succeed" and not note.refused for _, note in answers)
+        }
         for job, called in accepted.items():
             state = self._history.ends.get(job, "")
             if state in _ENDED:
                 self.verdict.settled += 1
             elif not self._history.lossless and any(loss.loses and loss.ended >= called for loss in self._losses):
+                self.verdict.settled += job in done
                 self.verdict.lost += job not in done
             else:
                 self.verdict.lost += 1

@@ -31,6 +31,8 @@ def page(outcome: Outcome) -> str:
         f"  drained            {outcome.drained_s:.1f} s after the last fault",
     ]
     lines += [f"  left out           {what}" for what in outcome.left_out]
+    if plan.lossy:
+        lines = [line for line in lines if "flights" not in line]
     if outcome.all_right:
         lines += ["", "no promise was broken"]
     else:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.worker.host import PlainHost, Task
 
 from selaras._contracts.host import Mode
-from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, TurnReply, TurnRequest
+from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, Instance, TurnReply, TurnRequest
 from selaras._core.events import WorkerEvent
 from selaras._core.jobs.job import Attempt, JobRecord, NewJob
 from selaras._core.jobs.states import JobState
@@ -45,13 +45,14 @@ Turning = Callable[[TurnRequest], Awaitable[TurnReply]]
 
 
 class Tampered:
-    """A partition between the worker and the real one; `turning` may be replaced."""
+    """A partition between the worker and the real one; `turning` may be replaced. `enrolling` stands before enrolments."""
 
     def __init__(self, partition: Any) -> None:
         self._partition = partition
         self.index: int = partition.index
         self.turns: list[TurnRequest] = []
         self.turning: Callable[[TurnRequest, Turning], Awaitable[TurnReply]] | None = None
+        self.enrolling: Callable[[], None] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._partition, name)
@@ -62,6 +63,11 @@ class Tampered:
             return await self.turning(request, self._partition.turn)
         reply: TurnReply = await self._partition.turn(request)
         return reply
+
+    async def enroll(self, instance: Instance) -> None:
+        if self.enrolling:
+            self.enrolling()
+        await self._partition.enroll(instance)
 
 
 class TamperedStore:

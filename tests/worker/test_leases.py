@@ -14,7 +14,15 @@ from tests.worker.host import PlainRun, Task, for_ever, nothing, waits_for
 
 from selaras._contracts.partition import HeartbeatRequest, TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
-from selaras._core.events import AttemptAbandoned, AttemptStopped, LeaseLapsed, LoopLagged, Reenrolled, SettleRefused
+from selaras._core.events import (
+    AttemptAbandoned,
+    AttemptStopped,
+    LeaseLapsed,
+    LoopLagged,
+    Reenrolled,
+    SettleRefused,
+    WorkerStopping,
+)
 from selaras._core.jobs.job import Attempt, Refusal
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._worker.attempts import Held
@@ -193,6 +201,27 @@ async def test_a_lost_instance_ends_its_bodies_and_goes_on_under_a_new_id() -> N
         await ground.until(lambda: ground.host.started == ["a", "a"])
         await ground.enqueue("n", "b")
         await ground.until_state("b", JobState.SUCCEEDED)
+
+
+async def test_a_lost_instance_that_cannot_be_followed_by_another_yet_does_not_end_the_worker() -> None:
+    """The store forgot it and then did not answer: nobody was in office, and what looked for the one who is failed."""
+
+    def refuse() -> None:
+        refused.append(True)
+        raise StoreUnavailable("it is restarting")
+
+    refused: list[bool] = []
+    async with working({"n": Task(nothing)}) as ground:
+        await ground.until(lambda: len(ground.host.instances) == 1)
+        ground.partition.enrolling = refuse
+        await ground.partition.dismiss(ground.host.instances[-1].id)
+        await ground.until(lambda: len(refused) >= 5)  # longer than a bell is waited for
+
+        ground.partition.enrolling = None
+        await ground.enqueue("n", "a")
+        await ground.until_state("a", JobState.SUCCEEDED)
+
+        assert not ground.diary.of(WorkerStopping)
 
 
 async def test_a_body_of_a_lost_instance_that_is_given_up_does_not_keep_the_worker_from_ending() -> None:

@@ -102,7 +102,7 @@ async def test_a_stop_before_the_store_was_reached_ends_at_once() -> None:
     async def refuse(instance: object) -> None:
         raise StoreUnavailable("connection refused")
 
-    ground.partition.enroll = refuse  # type: ignore[attr-defined]
+    ground.partition.enroll = refuse  # type: ignore[method-assign]
     ground.start()
     await asyncio.sleep(0.15)
 

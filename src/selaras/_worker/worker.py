@@ -119,6 +119,7 @@ class Worker:
         self._loop: AbstractEventLoop | None = None
         self._told = Event()
         self._renewing = Event()
+        self._installed = Event()  # set when a tenure begins
         self._told_hard = Event()
         self._reason = ""
         self._code = Exit.STOPPED
@@ -293,6 +294,7 @@ class Worker:
             on_outbox=self._keeper.relay_soon,
         )
         self._tenures.append(tenure)
+        self._installed.set()
         self._host.enrolled(instance)
         tell(self._observer, self._arrival(instance))
         tenure.begin()
@@ -337,6 +339,10 @@ class Worker:
             await crew.answered.wait()
         tenure.heart.stop(timeout=0)
         await tenure.dismiss()
+        # Somebody is always in office, also while the store does not answer and no successor can be enrolled.
+        while self._tenures[-1] is tenure:
+            self._installed.clear()
+            await self._installed.wait()
         self._tenures.remove(tenure)
 
     # -- services
@@ -399,7 +405,7 @@ class Worker:
     async def _stop_when_done(self, crew: Crew) -> None:
         while True:
             tenure = self._tenures[-1]
-            if tenure.idle and self._keeper.quiet:
+            if tenure.idle and not tenure.lost and self._keeper.quiet:
                 if crew.partitions == 1 or not await self._may_have_relayed():
                     self.stop("nothing is left to do")
                     return
