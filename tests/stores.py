@@ -110,7 +110,7 @@ def clear_servers() -> None:
 @cache
 def _url_of_one() -> str:
     """Whatever stores do there, they do as a user that may do no more than the docs say."""
-    return shared_server().add_user("store", "pw", *rule("test-*", "single").split(" "))
+    return shared_server().add_user("store", "pw", *rule("test", "single").replace("test:", "test-*:").split(" "))
 
 
 @cache

@@ -604,7 +604,7 @@ async def test_partitions_have_logs_and_counters_of_their_own(world: World) -> N
     after_it = [await partition.events_since(START) for partition in world.store.partitions]
 
     moved = [new.tail.position - old.tail.position for old, new in zip(before, after_it, strict=True)]
-    assert moved == [1, 0, 0, 0]
+    assert moved == [1] + [0] * (len(moved) - 1)
 
 
 async def _state_there(world: World) -> JobState:

@@ -61,6 +61,14 @@ async def test_the_listed_rights_are_enough_for_all_there_is_to_do(shape: Shape)
         assert [server.call("ACL", "LOG") for server in servers] == [[]] * len(servers)
 
 
+async def test_the_rights_of_an_odd_prefix_are_those_of_no_other() -> None:
+    with RedisServer() as server:
+        url = server.add_user("app", "pw", *rule("a*[b]?", "single").split(" "))
+        await all_there_is_to_do(f"{url}?prefix=a%2A%5Bb%5D%3F")
+        with pytest.raises(StoreRefused):
+            await Selaras(f"{url}?prefix=axb1").process().open()
+
+
 @pytest.mark.parametrize("missing", ["+mget", "+set", "+client|setname"])
 async def test_a_right_of_the_cache_that_is_missing_costs_the_cache_only(missing: str) -> None:
     with RedisServer() as server:
@@ -74,3 +82,4 @@ async def test_a_right_that_nothing_goes_without_is_named_with_the_page_of_all()
         with pytest.raises(StoreRefused, match=RIGHTS_PAGE) as told:
             await Selaras(url).process().open()
         assert "hset" in str(told.value)
+        assert {"hdel", "zadd"} <= set(str(told.value).partition("it uses ")[2].partition(")")[0].split(", "))

@@ -15,6 +15,10 @@ from selaras._stores.redis.rights import commands_in
 RIGHTS_PAGE: Final = "docs/redis.md#rights"
 
 
+class Loading(StoreUnavailable):
+    """The server was started and reads what it had kept: it is there, and will answer."""
+
+
 class Meaning(Enum):
     """What to do about an error."""
 
@@ -110,6 +114,8 @@ def told(error: Exception, meaning: Meaning, *, where: str, doing: str, script: 
                 f"{where} is out of memory ({doing}): raise its maxmemory, or let it evict cached values only "
                 "(maxmemory-policy volatile-lru); nothing was done"
             )
+        case Meaning.SOON if text.startswith("LOADING"):
+            return Loading(f"{where} is loading its data ({doing}); nothing was done")
         case Meaning.FAULT:
             return RuntimeError(f"{doing} at {where}: {text}")
         case _:

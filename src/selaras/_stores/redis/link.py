@@ -14,6 +14,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -21,10 +22,15 @@ from typing import Any, Final
 
 from selaras._core.errors import StoreUnavailable
 from selaras._stores.redis.address import Endpoint
-from selaras._stores.redis.errors import Meaning, meaning_of, told
+from selaras._stores.redis.errors import Loading, Meaning, meaning_of, told
 from selaras._stores.redis.lines import ASKING, Command, Common, Lines, Patience, Script
 from selaras._stores.redis.topology import redirection
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, pack
+
+_log = logging.getLogger("selaras")
+
+LOADED_S: Final = 120.0
+"""A server that was just started may load what it kept for so long before a process that starts beside it gives up."""
 
 URGENT_S: Final = 1.0
 """The patience of a reader that has somewhere else to go: as long as `max_lag`."""
@@ -57,11 +63,19 @@ class Link:
         self._closed = False
 
     async def open(self) -> None:
-        """Reach every partition, now. Raises StoreUnavailable, StoreMismatch."""
+        """Reach every partition, now; a server that loads its data is waited for. Raises StoreUnavailable, StoreMismatch."""
         self._closed = False
         lines = self.lines()
+        patience = Patience(LOADED_S, urgent=True)
         for index in range(self.common.partitions):
-            await lines.reach(index, Patience(self._patience_s, urgent=True))
+            while True:
+                try:
+                    await lines.reach(index, Patience(self._patience_s, urgent=True))
+                    break
+                except Loading as error:
+                    if not patience.tries:
+                        _log.warning("%s; it is waited for, %g s at most", error, LOADED_S)
+                    await patience.again(self.common.entropy, error)
 
     async def close(self) -> None:
         """End all connections; what is under way on this loop is waited for, a while."""

@@ -20,6 +20,7 @@ _REPLICATED: Final = ("wait",)
 
 _CALL: Final = re.compile(r"\b(?:p?call|call_many)\(([^,)]*)")
 _QUOTED: Final = re.compile(r"'([A-Z]{3,})'")
+_GLOB: Final = re.compile(r"[*?\[\]\\^]")
 
 CHANNELS: Final = frozenset({"publish", "spublish", "subscribe", "ssubscribe"})
 """Commands whose first argument is a channel."""
@@ -53,4 +54,5 @@ def commands_in(text: str) -> set[str]:
 
 def rule(prefix: str, shape: Shape, *, replicated: bool = False) -> str:
     """Return the rules of a user that may do what the store does under a prefix, and nothing else."""
-    return " ".join((f"~{prefix}:*", f"&{prefix}:*", *(f"+{word}" for word in commands(shape, replicated=replicated))))
+    named = _GLOB.sub(r"\\\g<0>", prefix)  # else it would stand for other prefixes, too
+    return " ".join((f"~{named}:*", f"&{named}:*", *(f"+{word}" for word in commands(shape, replicated=replicated))))
