@@ -14,6 +14,7 @@ from selaras._app.read import Read as Read
 from selaras._app.resources import Resource as Resource
 from selaras._app.tags import Tag as Tag, TagBinding as TagBinding
 from selaras._app.task import Prepared as Prepared, Task as Task
+from selaras._app.warming import Warmed as Warmed
 from selaras._app.writing import Writing as Writing
 from selaras._core.codec import Secret as Secret
 from selaras._core.errors import (

@@ -20,6 +20,7 @@ from selaras._app.read import Read
 from selaras._app.resources import BlockingResource as Resource
 from selaras._app.tags import BlockingTag as Tag, TagBinding
 from selaras._app.task import BlockingPrepared as Prepared, BlockingTask as Task
+from selaras._app.warming import Warmed
 from selaras._app.working import BlockingWorker as Worker
 from selaras._app.writing import BlockingWriting as Writing
 from selaras._core.codec import Secret
@@ -85,6 +86,7 @@ __all__ = [
     "TagBinding",
     "Task",
     "UnknownJob",
+    "Warmed",
     "Whole",
     "Worker",
     "WouldDeadlock",

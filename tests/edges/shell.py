@@ -163,12 +163,12 @@ class Line:
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
 
-    def __call__(self, *args: str, **env: str) -> click.testing.Result:
+    def __call__(self, *args: str, stdin: str | None = None, **env: str) -> click.testing.Result:
         from selaras.cli.main import cli
 
         with self.shell.inside():
             given = {"SELARAS_APP": "shop:app", **env}
-            result = click.testing.CliRunner().invoke(cli, args, env=given, prog_name="selaras")
+            result = click.testing.CliRunner().invoke(cli, args, input=stdin, env=given, prog_name="selaras")
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

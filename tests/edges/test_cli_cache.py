@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.edges.shell import Line, Shell, everywhere
 
@@ -240,3 +242,29 @@ def test_a_tag_typed_as_it_is_declared_is_told_how_to_be_typed(shell: Shell, lin
     assert joined.exit_code == 2
     assert "--tag category 7" in joined.stderr
     assert apart.exit_code == 0
+
+
+def test_a_value_is_warmed_by_its_arguments(shell: Shell, line: Line) -> None:
+    shell.enqueue()
+
+    first = line.json("cache", "warm", "product", "42")
+    second = line("cache", "warm", "product", "id=42")
+
+    assert first == {
+        "family": "product", "asked": 1, "held": 0, "shared": 0, "loaded": 1, "unkept": 0, "failed": 0, "error": None,
+    }  # fmt: skip
+    assert "there already  1" in second.stdout
+    assert line.json("cache", "get", "product", "42")["tier"] == "shared"
+
+
+def test_values_are_warmed_by_the_lines_of_the_standard_input(shell: Shell, line: Line) -> None:
+    shell.enqueue()
+
+    warmed = line("cache", "warm", "product", "--json", stdin="1\n2\n\nid=3\n")
+    wrong = line("cache", "warm", "product", stdin="1\nprice=3\n")
+    unclear = line("cache", "warm", "product", stdin="'1\n")
+
+    assert json.loads(warmed.stdout)["loaded"] == 3
+    assert line.json("cache", "get", "product", "3")["tier"] == "shared"
+    assert (wrong.exit_code, unclear.exit_code) == (2, 2)
+    assert "the standard input: No closing quotation" in unclear.stderr

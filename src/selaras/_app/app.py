@@ -31,6 +31,7 @@ from selaras._app.resources import BlockingResource, BlockingResourceDecorator, 
 from selaras._app.settings import Settings, SettingValues
 from selaras._app.tags import BlockingTag, Tag, TagBinding
 from selaras._app.task import BlockingTask, BlockingTaskDecorator, Task, TaskDecorator
+from selaras._app.warming import LOADS_AT_ONCE, Warmed, warm
 from selaras._app.working import AppWorker, BlockingWorker, WorkerOptions, make_worker
 from selaras._core.cache.key import checked_name, tag_text
 from selaras._core.durations import Duration
@@ -205,6 +206,20 @@ class Selaras:
     async def read_many(self, keys: Iterable[Key[V]], fresh: Fresh | None = None) -> list[V]:
         """Read many keys in one trip a partition; what is missing goes to the families' batch loaders."""
         return await read_many(self._program, list(keys), fresh)
+
+    async def warm(self, keys: Iterable[Key[Any]], *, loads: int = LOADS_AT_ONCE) -> Warmed:
+        """Bring many values into the tiers before somebody needs them; what is there already costs no load.
+
+        However many processes do it at once, each value is loaded once. What fails is counted, and left to whoever reads it.
+
+        Args:
+            keys: as many as you like: they are taken a piece at a time.
+            loads: so many loaders run at a time at most; a call of a batch loader is one.
+
+        Raises:
+            ConfigurationError: one is no key.
+        """
+        return await warm(self._program, keys, loads=loads)
 
     @overload
     def tag(self, name: str, value: object = None) -> Tag: ...
@@ -387,6 +402,10 @@ class BlockingSelaras:
     def read_many(self, keys: Iterable[BlockingKey[V]], fresh: Fresh | None = None) -> list[V]:
         """Read many keys in one trip a partition; what is missing goes to the families' batch loaders."""
         return wait_for(lambda: self.aio.read_many([aio_of(key) for key in keys], fresh))
+
+    def warm(self, keys: Iterable[BlockingKey[Any]], *, loads: int = LOADS_AT_ONCE) -> Warmed:
+        """Bring many values into the tiers before somebody needs them; arguments as of `selaras.Selaras.warm`."""
+        return wait_for(lambda: self.aio.warm(map(aio_of, keys), loads=loads))
 
     @overload
     def tag(self, name: str, value: object = None) -> BlockingTag: ...

@@ -16,6 +16,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
+from msgspec import Struct
+
 from selaras._cache.auditing import Auditor, Reader
 from selaras._cache.family import Family, Reading, Slot, Standing
 from selaras._cache.flight import Alone, Flights, Outcome, Stale
@@ -50,6 +52,23 @@ MISSING: Final = _Missing()
 
 SWEEP_NS: Final = 20_000_000
 """The least time between two looks for what is over."""
+
+
+class Brought(Struct, frozen=True, kw_only=True):
+    """What bringing values into the tiers came to.
+
+    Attributes:
+        held: the local tier had it. shared: the shared tier had it. loaded: the datastore was asked, and it is kept.
+        unkept: the datastore was asked, and it is not kept: somebody writes it, or the store did not answer.
+        failed: its loader failed. error: what the first of them raised.
+    """
+
+    held: int = 0
+    shared: int = 0
+    loaded: int = 0
+    unkept: int = 0
+    failed: int = 0
+    error: BaseException | None = None
 
 
 HINT_S: Final = 0.001
@@ -515,6 +534,37 @@ class Cache:
         finally:
             if before is not None:
                 SESSION.reset(before)
+
+    async def bring(self, slots: Sequence[Slot]) -> Brought:
+        """Bring values into the tiers, as a read would that does not need them: in one trip a partition, with one call of
+        each batch loader. Whatever the number of processes that do it, each key is loaded once.
+        """
+        session = session_here()
+        rest: list[Slot] = []
+        held = 0
+        need = max(
+            (self._need(slot.family, None, session) for slot in slots), key=lambda need: need.since_ns, default=None
+        )
+        for slot in {slot.key: slot for slot in slots}.values():
+            self._families[slot.family.name] = slot.family
+            if need is not None and await self._prove(slot, need) is not None:
+                held += 1
+            elif session is None or not (session.writes(slot.key) or session.opener_of(slot.family)):
+                rest.append(slot)
+        if need is None or not rest:
+            return Brought(held=held)
+        outcomes = await self._flights().ride_each(rest, need, self._join_floor)
+        failed = [one for _, one in outcomes if isinstance(one, BaseException)]
+        came = [one for _, one in outcomes if not isinstance(one, BaseException)]
+        loaded = [one for one in came if one.tier == "loader"]
+        return Brought(
+            held=held,
+            shared=len(came) - len(loaded),
+            loaded=sum(1 for one in loaded if one.position is not None),
+            unkept=sum(1 for one in loaded if one.position is None),
+            failed=len(failed),
+            error=failed[0] if failed else None,
+        )
 
     # -- own keys, and reads inside of transactions
 

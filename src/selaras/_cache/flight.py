@@ -230,7 +230,28 @@ class Flights:
     async def ride_many(
         self, slots: Sequence[Slot], need: Need, floor: Callable[[str], int]
     ) -> list[tuple[Slot, Outcome, bool]]:
-        """Read many keys, each of them once, in as few trips as can be."""
+        """Read many keys, each of them once, in as few trips as can be. Raises what the first that fails does."""
+        rides = await self._rides(slots, need, floor)
+        try:
+            return [(flight.slot, await asyncio.shield(flight.future), joined) for flight, joined in rides]
+        finally:
+            for flight, _ in rides:
+                flight.riders -= 1
+
+    async def ride_each(
+        self, slots: Sequence[Slot], need: Need, floor: Callable[[str], int]
+    ) -> list[tuple[Slot, Outcome | BaseException]]:
+        """As `ride_many`, and one that fails leaves the others alone."""
+        rides = await self._rides(slots, need, floor)
+        try:
+            if rides:
+                await asyncio.wait([flight.future for flight, _ in rides])
+            return [(flight.slot, _came_to(flight.future)) for flight, _ in rides]
+        finally:
+            for flight, _ in rides:
+                flight.riders -= 1
+
+    async def _rides(self, slots: Sequence[Slot], need: Need, floor: Callable[[str], int]) -> list[tuple[Flight, bool]]:
         rides: list[tuple[Flight, bool]] = []
         pending = list(slots)
         try:
@@ -249,10 +270,11 @@ class Flights:
                 if behind:
                     await asyncio.wait([passed for _, passed in behind])
                 pending = [slot for slot, _ in behind]
-            return [(flight.slot, await asyncio.shield(flight.future), joined) for flight, joined in rides]
-        finally:
+        except BaseException:
             for flight, _ in rides:
                 flight.riders -= 1
+            raise
+        return rides
 
     async def wait(self, flight: Flight) -> Outcome:
         """Wait for a read; whoever is cancelled meanwhile leaves alone."""
@@ -387,6 +409,12 @@ def is_cancelled() -> bool:
     """Say whether somebody cancelled the current task; else a CancelledError is the code's own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _came_to(future: Future[Outcome]) -> Outcome | BaseException:
+    if future.cancelled():
+        return StoreUnavailable("the cache was closed")
+    return future.exception() or future.result()
 
 
 def _board(flight: Flight) -> Flight:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import floor, log10
 from typing import Any, Final
 
 import click
+from rich.console import Console
+from rich.progress import Progress
 
 from selaras._app.audits import audited, said
 from selaras._app.cached import Cached
 from selaras._app.declared import FamilySpec
 from selaras._app.key import Fresh, Key, Reading
 from selaras._app.survey import cache_stats, invalidate_key, long_writers
+from selaras._app.warming import LOADS_AT_ONCE, Warmed, warm as warm_keys
 from selaras._core.cache.consistency import AGES_US, Audits, Found, Ledger
 from selaras._core.cache.key import tag_text
 from selaras._core.cache.opening import shown_keys
@@ -117,6 +123,53 @@ async def show(target: Target, family: str, arguments: Sequence[str], as_json: b
             ("why", found.why),
         ]
     )
+
+
+@cache.command("warm")
+@click.argument("family")
+@click.argument("arguments", nargs=-1, metavar="[ARGUMENT]...")
+@click.option(
+    "--loads",
+    type=click.IntRange(min=1),
+    default=LOADS_AT_ONCE,
+    show_default=True,
+    envvar="SELARAS_LOADS",
+    show_envvar=True,
+    help="So many loaders run at a time; a call of a batch loader is one.",
+)
+@json_option
+@on_store
+async def warm(target: Target, family: str, arguments: Sequence[str], loads: int, as_json: bool) -> None:
+    """Bring values into the shared tier before somebody needs them; what is there already is not loaded.
+
+    ARGUMENTs are the loader's, in order or as name=value. Without any (and for a loader that takes some) each line of the
+    standard input names one value, as in: seq 1 1000 | selaras cache warm product
+    """
+    spec = family_of(target, family)
+    lines = [arguments] if arguments or not spec.signature.parameters else _lines(family)
+    keys = [key_for(target, family, words) for words in lines]
+    with _progress(len(keys), shown=not as_json) as told:
+        warmed = await warm_keys(target.app.program, keys, loads=loads, told=told)
+    if as_json:
+        counts: dict[str, int] = {
+            name: getattr(warmed, name) for name in ("asked", "held", "shared", "loaded", "unkept", "failed")
+        }
+        print_json({"family": family, **counts, "error": None if warmed.error is None else repr(warmed.error)})
+    else:
+        print_facts(
+            [
+                ("values", f"{warmed.asked:,}"),
+                ("there already", f"{warmed.held + warmed.shared:,}"),
+                ("loaded", f"{warmed.loaded:,}"),
+                *([("not kept", f"{warmed.unkept:,}, for somebody writes them")] if warmed.unkept else []),
+                *([("failed", f"{warmed.failed:,}")] if warmed.failed else []),
+            ]
+        )
+    if warmed.error is not None:
+        failure = Failure.of(warmed.error)
+        raise Told(
+            f"{family}: its loader failed {warmed.failed:,} times, first with {failure.type}: {one_line(failure.message)}"
+        )
 
 
 @cache.command("invalidate")
@@ -281,6 +334,37 @@ def _audit_facts(names: tuple[str, str, str], audits: Audits) -> dict[str, Any]:
 
 def _as_object(found: Found) -> dict[str, Any]:
     return {name: getattr(found, name) for name in found.__struct_fields__}
+
+
+def _lines(family: str) -> list[list[str]]:
+    """Read values' arguments from the standard input."""
+    source = sys.stdin
+    if source.isatty():
+        raise Misused(f"say which values of {family}: its ARGUMENTs, or a line for each value on the standard input")
+    try:
+        return [words for line in source if (words := shlex.split(line))]
+    except ValueError as error:
+        raise Misused(f"the standard input: {error}; write each value's arguments as in a shell") from error
+
+
+def _tell_nobody(_: Warmed) -> None:
+    """Nobody looks."""
+
+
+@contextmanager
+def _progress(values: int, *, shown: bool) -> Iterator[Callable[[Warmed], None]]:
+    """Show how far a warming is, where somebody looks."""
+    console = Console(stderr=True)
+    if not shown or not console.is_terminal:
+        yield _tell_nobody
+        return
+    with Progress(*Progress.get_default_columns(), "{task.completed:,} of {task.total:,}", console=console) as bar:
+        task = bar.add_task("warming", total=values)
+
+        def told(warmed: Warmed) -> None:
+            bar.update(task, completed=warmed.asked)
+
+        yield told
 
 
 def _refuse_joined(target: Target, tag: str) -> None:
