@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from math import floor, log10
 from typing import Any, Final
@@ -352,7 +352,7 @@ def _tell_nobody(_: Warmed) -> None:
 
 
 @contextmanager
-def _progress(values: int, *, shown: bool) -> Iterator[Callable[[Warmed], None]]:
+def _progress(values: int, *, shown: bool) -> Generator[Callable[[Warmed], None]]:
     """Show how far a warming is, where somebody looks."""
     console = Console(stderr=True)
     if not shown or not console.is_terminal:
