@@ -30,7 +30,7 @@ from selaras._core.errors import NotEncodable, StoreMismatch, StoreUnavailable
 from selaras._core.jobs.job import Attempt, NewJob, Put
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
-from selaras._stores.sqlite import epochs, jobs, plans
+from selaras._stores.sqlite import epochs, jobs, plans, writer
 from selaras._stores.sqlite.partition import SqlitePartition
 from selaras._stores.sqlite.store import SqliteStore
 
@@ -387,3 +387,20 @@ async def test_the_next_in_a_long_line_is_found_in_a_few_steps(folder: Path, clo
             con.execute(statement, given).fetchall()
             assert steps[0] < 1_000, (steps, statement)
         con.close()
+
+
+async def test_the_log_is_copied_though_few_rows_of_large_values_are_in_it(
+    folder: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "CHECKPOINT_BYTES", 4 << 20)
+    path, large = folder / "s.db", bytes(1 << 18)
+    async with opened(path, clock) as partition:
+        for number in range(100):
+            await partition.enqueue([NewJob(id=f"{number}", task="work", payload=large)], START)
+        size = path.stat().st_size
+        for _ in range(200):  # it is copied in a thread
+            if size > 4 << 20:
+                break
+            await asyncio.sleep(0.01)
+            size = path.stat().st_size
+        assert size > 4 << 20

@@ -141,7 +141,9 @@ async def test_a_lapse_gives_back_what_waits_here() -> None:
         roster = ground.worker._crew.roster
         [running] = roster
         waiting = Held(
-            PlainRun(ground.host, Task(for_ever), replace(running.run.claim, job="b", fence=1), 0), running.home
+            PlainRun(ground.host, Task(for_ever), replace(running.run.claim, job="b", fence=1), 0),
+            running.home,
+            running.mode,
         )
         roster.place([waiting])
 

@@ -252,7 +252,7 @@ class Selaras:
 
     def job(self, id: str) -> Job[Any]:
         """Stand for the job of this id, of any task, which may or may not exist."""
-        return Job(self._program, id, "", created=False)
+        return Job(self._program, id, "", False)
 
     def lock(self, line: str | Key[Any], *, lease: Duration | None = None, timeout: Duration | None = None) -> Lock:
         """Hold a line, the same one that jobs stand in: `async with app.lock("mail:7") as lock: lock.fence`.

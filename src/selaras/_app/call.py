@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
+from msgspec import Struct
+
 from selaras._app.declared import TaskSpec
 from selaras._app.job import BlockingJob, Job
 from selaras._app.neighbours import warn_of_neighbours
@@ -30,24 +32,14 @@ class Step(Protocol[T_contra, P, R_step]):
         ...
 
 
-class Call(Generic[R_co]):
+class Call(Struct, Generic[R_co], eq=False):
     """A task with its arguments and options; arguments are checked and coerced already. Not changed by enqueueing."""
 
-    __slots__ = ("arguments", "before", "options", "program", "spec")
-
-    def __init__(
-        self,
-        program: Program,
-        spec: TaskSpec,
-        arguments: Arguments,
-        options: Options,
-        before: Call[Any] | None = None,
-    ) -> None:
-        self.program = program
-        self.spec = spec
-        self.arguments = arguments
-        self.options = options
-        self.before = before
+    program: Program
+    spec: TaskSpec
+    arguments: Arguments
+    options: Options
+    before: Call[Any] | None = None
 
     def __repr__(self) -> str:
         return f"<call {self.spec.name}({self.spec.signature.describe(self.arguments)})>"
@@ -133,15 +125,7 @@ def _plan(call: Call[Any], planned: list[Planned]) -> Planned:
 
 
 def _job(program: Program, call: Call[R], placed: Placed) -> Job[R]:
-    return Job(
-        program,
-        placed.id,
-        call.spec.name,
-        created=placed.created,
-        replaced=placed.replaced,
-        home=placed.home,
-        held=placed.held,
-    )
+    return Job(program, placed.id, call.spec.name, placed.created, placed.replaced, placed.home, placed.held)
 
 
 class BlockingStep(Protocol[T_contra, P, R_step]):

@@ -130,20 +130,22 @@ class AppHost:
             places = spec.places(arguments, self._process.partitions)
             if claim.writes or claim.serves:
                 _own(session, claim, places.written)
+        policy = spec.policy if meta is NO_META else _policy(spec.policy, meta)
         return AttemptRun(
             self._program,
             self._process,
             spec,
             claim,
             partition,
-            arguments=arguments,
-            policy=spec.policy if meta is NO_META else _policy(spec.policy, meta),
-            mode=spec.mode,
-            session=session,
-            reads=places.reads,
-            warms=places.warms,
-            headers=meta.headers,
-            report=self._report,
+            arguments,
+            policy,
+            spec.mode,
+            policy.timeout_us,
+            session,
+            places.reads,
+            places.warms,
+            meta.headers,
+            self._report,
         )
 
     def must_wait(self, runs: Sequence[Run]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar, cast
 
+from msgspec import Struct
+
 from selaras._app.info import JobInfo, info_of
 from selaras._app.portal import wait_for
 from selaras._app.program import Program
@@ -14,7 +16,7 @@ from selaras._core.durations import Duration, duration_us
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Job(Generic[R_co]):
+class Job(Struct, Generic[R_co], eq=False):
     """A job in the queue.
 
     Attributes:
@@ -25,26 +27,13 @@ class Job(Generic[R_co]):
         home: the partition it lives in; -1: not known.
     """
 
-    __slots__ = ("_held", "created", "home", "id", "program", "replaced", "task")
-
-    def __init__(
-        self,
-        program: Program,
-        id: str,
-        task: str,
-        *,
-        created: bool,
-        replaced: bool = False,
-        home: int = -1,
-        held: Session | None = None,
-    ) -> None:
-        self.program = program
-        self.id = id
-        self.task = task
-        self.created = created
-        self.replaced = replaced
-        self.home = home
-        self._held = held
+    program: Program
+    id: str
+    task: str
+    created: bool
+    replaced: bool = False
+    home: int = -1
+    _held: Session | None = None
 
     def __repr__(self) -> str:
         return f"<job {self.id} of {self.task}>" if self.task else f"<job {self.id}>"

@@ -38,19 +38,16 @@ _RETIRE_TRIES: Final = 4
 Proceed: TypeAlias = Callable[[Message], Awaitable[Admission]]
 
 
-class Planned:
+class Planned(Struct, eq=False):
     """A job to be: its task, arguments and options, and the step of the same batch that it follows."""
 
-    __slots__ = ("arguments", "follows", "home", "id", "options", "parents", "spec")
-
-    def __init__(self, spec: TaskSpec, arguments: Arguments, options: Options, follows: Planned | None) -> None:
-        self.spec = spec
-        self.arguments = arguments
-        self.options = options
-        self.follows = follows
-        self.parents: Sequence[Parent] = ()
-        self.id = ""
-        self.home = 0
+    spec: TaskSpec
+    arguments: Arguments
+    options: Options
+    follows: Planned | None
+    parents: Sequence[Parent] = ()
+    id: str = ""
+    home: int = 0
 
 
 class Placed(Struct, frozen=True):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from selaras._app.current import CURRENT, CurrentJob
@@ -31,7 +32,7 @@ from selaras._core.jobs.states import JobEvent
 from selaras._core.signature import Arguments
 
 
-class AttemptRun:
+class AttemptRun(Struct, eq=False):
     """One attempt, prepared. See `Run`.
 
     Attributes:
@@ -40,60 +41,23 @@ class AttemptRun:
         report: takes what its body says of itself.
     """
 
-    __slots__ = (
-        "_opened",
-        "arguments",
-        "claim",
-        "headers",
-        "hold",
-        "mode",
-        "partition",
-        "policy",
-        "process",
-        "program",
-        "reads",
-        "report",
-        "session",
-        "spec",
-        "stopping",
-        "timeout_us",
-        "warms",
-    )
-
-    def __init__(
-        self,
-        program: Program,
-        process: Process,
-        spec: TaskSpec,
-        claim: Claim,
-        partition: int,
-        *,
-        arguments: Arguments,
-        policy: Policy,
-        mode: Mode,
-        session: Session,
-        reads: tuple[tuple[str, Slot], ...],
-        warms: tuple[Slot, ...],
-        headers: Mapping[str, str],
-        report: Callable[[AttemptRun, bytes], None],
-    ) -> None:
-        self.program = program
-        self.process = process
-        self.spec = spec
-        self.claim = claim
-        self.partition = partition
-        self.arguments = arguments
-        self.policy = policy
-        self.mode = mode
-        self.timeout_us = policy.timeout_us
-        self.stopping: Stop | None = None
-        self.session = session
-        self.reads = reads
-        self.warms = warms
-        self.headers = headers
-        self.hold: Hold | None = None
-        self.report = report
-        self._opened: Opened | None = None
+    program: Program
+    process: Process
+    spec: TaskSpec
+    claim: Claim
+    partition: int
+    arguments: Arguments
+    policy: Policy
+    mode: Mode
+    timeout_us: int
+    session: Session
+    reads: tuple[tuple[str, Slot], ...]
+    warms: tuple[Slot, ...]
+    headers: Mapping[str, str]
+    report: Callable[[AttemptRun, bytes], None]
+    stopping: Stop | None = None
+    hold: Hold | None = None
+    _opened: Opened | None = None
 
     # -- what the body can ask
 
@@ -137,7 +101,12 @@ class AttemptRun:
             return await self._ended(Raised(error))
         except BaseException as error:  # noqa: BLE001 - a body may raise anything; that is its outcome
             return await self._ended(Raised(_without_our_frames(error)))
-        return await self._ended_well(value)
+        if self._opened is not None:
+            try:
+                await self._close_resources()
+            except BaseException as error:  # noqa: BLE001 - what a resource raises at its end belongs to the job
+                return self._settlement(Raised(error))
+        return self._ended_well(value)
 
     def _is_cancelled_from_outside(self) -> bool:
         """Say whether somebody cancelled the task who isn't the worker, as a loop does that ends."""
@@ -219,12 +188,7 @@ class AttemptRun:
 
     # -- its end
 
-    async def _ended_well(self, value: Any) -> Settlement:
-        if self._opened is not None:
-            try:
-                await self._close_resources()
-            except BaseException as error:  # noqa: BLE001 - what a resource raises at its end belongs to the job
-                return self._settlement(Raised(error))
+    def _ended_well(self, value: Any) -> Settlement:
         try:
             result = self.spec.result.encode(value, path="result", most=UNBOUNDED)
         except NotEncodable as error:
@@ -330,7 +294,7 @@ class AttemptRun:
         )
 
 
-class Request(msgspec.Struct, frozen=True, array_like=True):
+class Request(Struct, frozen=True, array_like=True):
     """An attempt on its way to a child process. `since_ns` is of the machine's clock, the same in every process."""
 
     claim: Claim

@@ -92,11 +92,12 @@ class Task(Generic[P, R_co]):
             NotEncodable: one could not come back equal and of the same type.
             StoreUnavailable: nothing was enqueued.
         """
-        return await self._plain.enqueue(*args, **kwargs)
+        call: Call[R_co] = Call(self._program, self.spec, self.spec.signature.bind(args, kwargs), NO_OPTIONS)
+        return await call.enqueue()
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """Check and coerce the arguments; enqueue nothing yet. Raises as `enqueue` does."""
-        return self._plain.call(*args, **kwargs)
+        return Call(self._program, self.spec, self.spec.signature.bind(args, kwargs), NO_OPTIONS)
 
     def follow(self, before: Call[Any], args: Any, kwargs: Any) -> Call[R_co]:
         """Bind as the step after `before`, whose value is the first argument; see `Call.then`."""
@@ -123,7 +124,7 @@ class Task(Generic[P, R_co]):
 
     def job(self, id: str) -> Job[R_co]:
         """Stand for the job of this id, which may or may not exist."""
-        return Job(self._program, id, self.name, created=False)
+        return Job(self._program, id, self.name, False)
 
 
 class TaskDecorator(Protocol):

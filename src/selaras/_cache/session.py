@@ -1,8 +1,5 @@
 """What the current job or `writing()` scope must see, what it owns, and what waits for its end."""
 
-# A session is made for each job, and a bare `dict` makes an empty one many times as fast as `dict[str, Slot]` would.
-# pyright: reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import os
@@ -10,7 +7,7 @@ from asyncio import Semaphore
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from threading import Lock
 from typing import Any, Final
@@ -62,8 +59,7 @@ class Mark(Struct, frozen=True):
     puts: dict[str, Pending]
 
 
-@dataclass(slots=True, eq=False)
-class Session:
+class Session(Struct, eq=False):
     """One attempt, or one scope, as the cache sees it.
 
     Attributes:
@@ -90,21 +86,21 @@ class Session:
     position: int = 0
     instance: str = ""
     owner: Owner | None = None
-    own: dict[str, Slot | None] = field(default_factory=dict)
-    serves: dict[str, Slot | None] = field(default_factory=dict)
+    own: dict[str, Slot | None] = {}
+    serves: dict[str, Slot | None] = {}
     opens: frozenset[Opening] = frozenset()
-    preimages: dict[str, Entry] = field(default_factory=dict)
-    pasts: dict[str, Past] = field(default_factory=dict)
+    preimages: dict[str, Entry] = {}
+    pasts: dict[str, Past] = {}
     started: bool = False
     parent: Session | None = None
-    puts: dict[str, Pending] = field(default_factory=dict)
-    planted: dict[str, None] = field(default_factory=dict)
-    tags: dict[str, None] = field(default_factory=dict)
-    families: dict[str, None] = field(default_factory=dict)
-    versions: dict[str, int] = field(default_factory=dict)
+    puts: dict[str, Pending] = {}
+    planted: dict[str, None] = {}
+    tags: dict[str, None] = {}
+    families: dict[str, None] = {}
+    versions: dict[str, int] = {}
     loads: frozenset[str] = frozenset()
     turns: Semaphore | None = None
-    children: list[NewJob] = field(default_factory=list)
+    children: list[NewJob] = []
     refused: bool = False
     asked_ns: int = 0
     apart: bool = False

@@ -392,7 +392,14 @@ class JobPage(Struct, frozen=True):
 
 
 class QueueStats(Struct, frozen=True, kw_only=True):
-    """One queue at a glance. `workers`: live instances that serve it."""
+    """One queue at a glance.
+
+    Attributes:
+        workers: live instances that serve it.
+        oldest_ready_us: since when the job that has waited longest can be claimed; one that stood in a line, since it
+            was promoted.
+        stray: jobs that lie apart, since no worker here knew their tasks.
+    """
 
     name: str
     counts: dict[str, int]

@@ -18,6 +18,8 @@ from collections.abc import Coroutine, Iterator, Mapping
 from contextvars import copy_context
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from selaras._contracts.clock import Clock
 from selaras._contracts.host import Executors, Mode, Run, Stop
 from selaras._contracts.observer import Observer
@@ -55,7 +57,7 @@ class Home(Protocol):
         ...
 
 
-class Held:
+class Held(Struct, eq=False):
     """An attempt this process answers for, from its claim to the answer to its settlement.
 
     Attributes:
@@ -65,32 +67,17 @@ class Held:
         abandoned: it ignored every stop, and was given up.
     """
 
-    __slots__ = (
-        "abandoned",
-        "cancelled_ns",
-        "coroutine",
-        "deadline_ns",
-        "home",
-        "mode",
-        "run",
-        "started_ns",
-        "stop",
-        "stopped_ns",
-        "task",
-    )
-
-    def __init__(self, run: Run, home: Home) -> None:
-        self.run = run
-        self.home = home
-        self.mode = run.mode
-        self.started_ns = 0
-        self.deadline_ns = 0
-        self.stop: Stop | None = None
-        self.stopped_ns = 0
-        self.cancelled_ns = 0
-        self.abandoned = False
-        self.task: Task[None] | None = None
-        self.coroutine: Coroutine[Any, Any, None] | None = None
+    run: Run
+    home: Home
+    mode: Mode
+    started_ns: int = 0
+    deadline_ns: int = 0
+    stop: Stop | None = None
+    stopped_ns: int = 0
+    cancelled_ns: int = 0
+    abandoned: bool = False
+    task: Task[None] | None = None
+    coroutine: Coroutine[Any, Any, None] | None = None
 
     @property
     def attempt(self) -> Attempt:

@@ -448,7 +448,7 @@ class Turner:
                 self._held[claim.fence] = run
                 self.ended(None, run)
             else:
-                self._held[claim.fence] = held = Held(run, self)
+                self._held[claim.fence] = held = Held(run, self, run.mode)
                 batch.append(held)
         if self.closing or self.lapsed:
             self._give_back(batch)

@@ -36,7 +36,7 @@ class Edge(StrEnum):
     SCOPE = "scope"  # the writing() scope succeeded or was lost; raised: the dependent is cancelled
 
 
-class Parent(Struct, frozen=True):
+class Parent(Struct, frozen=True, gc=False):
     """One thing a job waits for. `home` is the partition that knows it."""
 
     job: str
@@ -58,7 +58,7 @@ class OnConflict(StrEnum):
     REPLACE = "replace"
 
 
-class NewJob(Struct, frozen=True, kw_only=True):
+class NewJob(Struct, frozen=True, kw_only=True, gc=False):
     """A job to be enqueued. `payload` and `meta` are opaque to the store.
 
     Attributes:
@@ -109,7 +109,7 @@ class Refusal(StrEnum):
     WRONG_STATE = "wrong_state"  # the table has no such transition
 
 
-class Admission(Struct, frozen=True):
+class Admission(Struct, frozen=True, gc=False):
     """What an enqueue came to. `id` is the job that now stands for the request."""
 
     id: str
@@ -119,7 +119,7 @@ class Admission(Struct, frozen=True):
     refusal: Refusal | None = None
 
 
-class Attempt(Struct, frozen=True):
+class Attempt(Struct, frozen=True, gc=False):
     """The attempt that may speak for a job: (process instance, job, fence)."""
 
     job: str
@@ -135,7 +135,7 @@ class Fate(StrEnum):
     GONE = "gone"  # it was lost or unsure and no attempt follows, or it is not known: let them stand a grace, then void
 
 
-class Claim(Struct, frozen=True):
+class Claim(Struct, frozen=True, gc=False):
     """A job handed to a worker.
 
     Attributes:
@@ -171,7 +171,7 @@ class Claim(Struct, frozen=True):
     strayed_us: int = 0
 
 
-class Put(Struct, frozen=True):
+class Put(Struct, frozen=True, gc=False):
     """A value to be stored with a settle, over the attempt's own, sole, clean intent (P8).
 
     `note`: what readers want to know of it, kept and given back with the value; opaque to the store.
@@ -187,7 +187,7 @@ class Put(Struct, frozen=True):
     note: bytes = b""
 
 
-class Settlement(Struct, frozen=True):
+class Settlement(Struct, frozen=True, gc=False):
     """The one write that ends an attempt.
 
     Attributes:
@@ -239,7 +239,7 @@ class Settlement(Struct, frozen=True):
         return (*self.writes, *self.serves, *self.keys, *self.planted, *(put.key for put in self.puts))
 
 
-class Settled(Struct, frozen=True):
+class Settled(Struct, frozen=True, gc=False):
     """What became of a settlement.
 
     Attributes:

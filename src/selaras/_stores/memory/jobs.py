@@ -232,7 +232,7 @@ class Jobs:
 
     def _ready(self, row: Row, event: JobEvent, now: int) -> None:
         self._move(row, event, JobState.READY)
-        row.place, row.ready_us = self._next_number(), now
+        row.place, row.ready_us = row.joined or self._next_number(), now
         if not _is_scope(row):  # a lock is fetched by name
             insort(self.lanes.setdefault(row.lane, []), _in_lane(row))
         self.woken.append(row.new.queue)

@@ -410,13 +410,16 @@ class MemoryPartition:
     def _queue(self, name: str, rows: list[Row], instances: list[Instance]) -> QueueStats:
         mine = [row for row in rows if row.new.queue == name]
         ready = [row for row in mine if row.state is JobState.READY]
+        first: dict[tuple[str, str], Row] = {}  # of each lane
+        for row in sorted(ready, key=lambda row: row.place):
+            first.setdefault(row.lane, row)
         counts = {state.value: sum(row.state is state for row in mine) for state in JobState}
         return QueueStats(
             name=name,
             counts={state: count for state, count in counts.items() if count},
             paused=name in self._jobs.paused,
             workers=sum(name in instance.queues for instance in instances),
-            oldest_ready_us=min((row.ready_us for row in ready), default=0),
+            oldest_ready_us=min((row.ready_us for row in first.values()), default=0),
             stray=sum(row.stray for row in ready),
         )
 

@@ -30,12 +30,14 @@ BUSY_MOST_S: Final = 30.0
 UNREADABLE: Final = (ValueError, TypeError, RecursionError)
 """What decoding a column raises that somebody else has written over. A row must not take others with it."""
 
+WAL_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""What a write-ahead log keeps of its file when it begins anew."""
+
 _encode_json: Final = msgspec.json.encode
 _FORK_WAIT_S: Final = 5.0
 _SPIN_LEAST_S: Final = 0.000_05
 _SPIN_MOST_S: Final = 0.002
 _CACHE_KIB: Final = 64 * 1024
-_WAL_KEPT_BYTES: Final = 64 * 1024 * 1024
 _jitter = Random()  # only spreads retries
 
 
@@ -62,7 +64,7 @@ def connect(path: Path, *, synchronous: str, writes: bool) -> Connection:
             con.execute(f"PRAGMA synchronous = {synchronous}")
             con.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             con.execute("PRAGMA wal_autocheckpoint = 0")  # `Writer` does it, off the event loop
-            con.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+            con.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
         else:
             con.execute("PRAGMA query_only = on")
     except sqlite3.Error as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -43,6 +44,7 @@ class DatabaseFile:
         self._time_us = 0
         self.furthest = 0  # the highest counter that was committed here: what is read later stands at least there
         self._marked_ns = 0
+        self._log_path = f"{path}-wal"
 
     def open(self, *, writes: bool) -> Connection:
         """Open a connection; the first one creates or checks the file. Raises StoreUnavailable, StoreMismatch."""
@@ -92,6 +94,13 @@ class DatabaseFile:
         self._marked_ns = now_ns
         if self._identity and self.furthest > epochs.mark_of(self.path):
             epochs.set_mark(self.path, self.furthest)
+
+    def log_size(self) -> int:
+        """Return the size of the write-ahead log's file in bytes: of what is in it, or was before it began anew."""
+        try:
+            return os.stat(self._log_path).st_size
+        except OSError:
+            return 0
 
     def compare(self, counter: int, furthest: int) -> None:
         """Compare the counter that the file tells with where it had come before it was asked.

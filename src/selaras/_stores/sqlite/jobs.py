@@ -560,7 +560,7 @@ class Jobs:
 
     def _ready(self, row: Row, event: JobEvent, now: int) -> None:
         self._move(row, event, JobState.READY)
-        row.place, row.ready_us = self._log.next_number(), now
+        row.place, row.ready_us = row.joined or self._log.next_number(), now
         self.woken.append(row.queue)
 
     def promote(self, now: int, limit: int) -> int:

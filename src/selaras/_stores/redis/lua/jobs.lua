@@ -483,7 +483,7 @@ end
 
 local function make_ready(row, event)
     move(row, event, STATE.READY)
-    row[ROW.place], row[ROW.ready_us] = next_number(), NOW
+    row[ROW.place], row[ROW.ready_us] = row[ROW.joined] > 0 and row[ROW.joined] or next_number(), NOW
     if row.profile.is_scope then -- it is fetched by name
         if row.profile[PROFILE.kind] == KIND.LOCK then
             offers:add(row.number8 .. row.id, NOW)

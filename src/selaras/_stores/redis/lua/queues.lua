@@ -21,12 +21,13 @@ while true do
     local lane = string.sub(member, 1, at - 1)
     local oldest
     local first = member
-    while first do -- the oldest of one priority is the first of it
-        local since = ready_us_of(string.sub(first, at + 14))
-        oldest = math.min(oldest or since, since)
+    while first do -- of all priorities, the one that has stood there longest
+        if not oldest or string.sub(first, at + 5, at + 12) < string.sub(oldest, at + 5, at + 12) then
+            oldest = first
+        end
         first = call('ZRANGE', K.ready, '[' .. string.sub(first, 1, at + 4) .. '\255', '(' .. lane .. '\255', 'BYLEX', 'LIMIT', 0, 1)[1]
     end
-    lanes[#lanes + 1] = { queue, task, call('ZLEXCOUNT', K.ready, '[' .. lane, '(' .. lane .. '\255'), oldest }
+    lanes[#lanes + 1] = { queue, task, call('ZLEXCOUNT', K.ready, '[' .. lane, '(' .. lane .. '\255'), ready_us_of(string.sub(oldest, at + 14)) }
     from = '(' .. lane .. '\255'
 end
 return finish(call('HGETALL', K.counts), lanes, call('HGETALL', K.queues))
