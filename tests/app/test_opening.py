@@ -101,21 +101,17 @@ def test_included_modules_are_imported_at_first_need(tmp_path: Path, monkeypatch
     assert "included" in app.registry.tasks
 
 
-def test_importing_is_quick_and_light() -> None:
+def test_importing_brings_nothing_heavy() -> None:
     code = textwrap.dedent(
         """
-        import sys, time
-        began = time.perf_counter()
+        import sys
         import selaras
-        took = time.perf_counter() - began
         heavy = [name for name in ("sqlite3", "rich", "click", "pydantic", "uvloop", "multiprocessing") if name in sys.modules]
-        print(took, heavy)
+        print(heavy)
         """
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    took, _, heavy = out.partition(" ")
-    assert heavy.strip() == "[]"
-    assert float(took) < 2  # a bound for a busy machine; benchmarks measure it
+    assert out.strip() == "[]"
 
 
 async def test_a_store_that_is_there_says_itself_how_many_partitions_it_has(tmp_path: Path) -> None:

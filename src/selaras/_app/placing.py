@@ -38,7 +38,7 @@ _RETIRE_TRIES: Final = 4
 Proceed: TypeAlias = Callable[[Message], Awaitable[Admission]]
 
 
-class Planned(Struct, eq=False):
+class Planned(Struct, eq=False, gc=False):
     """A job to be: its task, arguments and options, and the step of the same batch that it follows."""
 
     spec: TaskSpec
@@ -50,7 +50,7 @@ class Planned(Struct, eq=False):
     home: int = 0
 
 
-class Placed(Struct, frozen=True):
+class Placed(Struct, frozen=True, gc=False):
     """What became of it. `held`: the scope whose success it waits for."""
 
     id: str

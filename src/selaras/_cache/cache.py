@@ -229,6 +229,10 @@ class Cache:
         """Hear what became of a session's settle, after its news: puts that were stored enter the local tier, each at
         its own position (P3). `partition`: the one that answered. `sent_ns`: when the settle was sent.
         """
+        if not settled.stored:
+            self._drop_keys(session.own)
+            self._drop_keys(session.serves)
+            return
         stored = {key: (position, stamp) for key, position, stamp in settled.stored}
         self._drop_keys(key for key in (*session.own, *session.serves) if key not in stored)
         if session.opens:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from asyncio import Semaphore
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -248,23 +248,34 @@ class Session(Struct, eq=False):
 
         A version that was put is a floor only if the attempt succeeded: otherwise it may never have been committed.
         """
+        if not (self.puts or self.tags or self.families or self.planted or self.versions):
+            closes = _closes(self.own, self.serves)
+            return _NONE if not closes else Effects(closes=closes)
         versions: dict[str, int] = {}
         if success and (self.puts or self.versions):
             put = {key: pending.put.version for key, pending in self.puts.items() if pending.put.version is not None}
             versions = {**put, **self.versions}
-        closes: dict[str, int] = {}
-        for written in (self.own, self.serves):
-            for key, slot in written.items():
-                if slot is not None and slot.family.replica_lag_us and slot.family.version and key not in versions:
-                    closes[key] = slot.family.replica_lag_us
         return Effects(
             puts=tuple(pending.put for pending in self.puts.values()) if success else (),
             tags=tuple(self.tags),
             families=tuple(self.families),
             versions=tuple(versions.items()),
-            closes=tuple(closes.items()),
+            closes=_closes(self.own, self.serves, but=versions),
             planted=tuple(self.planted),
         )
+
+
+_NONE: Final = Effects()
+
+
+def _closes(*written: Mapping[str, Slot | None], but: Container[str] = ()) -> tuple[tuple[str, int], ...]:
+    """Return the written keys whose datastore may answer late, and for how long; but for those that name a version."""
+    late: dict[str, int] = {}
+    for keys in written:
+        for key, slot in keys.items():
+            if slot is not None and slot.family.replica_lag_us and slot.family.version and key not in but:
+                late[key] = slot.family.replica_lag_us
+    return tuple(late.items())
 
 
 _TRANSACTIONS: Final = frozenset({SessionKind.WRITING, SessionKind.TRANSACTION})

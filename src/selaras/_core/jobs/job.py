@@ -234,6 +234,11 @@ class Settlement(Struct, frozen=True, gc=False):
     unsure: bool = False
 
     @property
+    def names_more(self) -> bool:
+        """Whether the attempt did anything to the cache beyond its puts and its declared keys."""
+        return bool(self.keys or self.tags or self.families or self.versions or self.closes or self.planted)
+
+    @property
     def may_have_written(self) -> tuple[str, ...]:
         """Every key that the attempt may have changed: what a refused settle voids (G4)."""
         return (*self.writes, *self.serves, *self.keys, *self.planted, *(put.key for put in self.puts))

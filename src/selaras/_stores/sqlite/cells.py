@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
+from msgspec import Struct
 
 from selaras._contracts.limits import OPEN_POSITION, SHUT_FILL_US
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
@@ -90,27 +91,22 @@ StoredEntry = tuple[int, int, int, int, str, int | None, bytes | None, bytes, by
 """position, stamp, checksum, until_us, family, version, tags, value, note: as the row has them."""
 
 
-class _Cell:
+class _Cell(Struct, eq=False):
     """What stands in the place of one key, read ahead: as the tables will have it once what was decided is written.
 
     `planted`: an intent is to be written here, which has no number yet.
     """
 
-    __slots__ = ("closed_until_us", "entry", "floor", "here", "planted", "token_until_us")
-
-    def __init__(
-        self, floor: int | None, closed_until_us: int | None, token_until_us: int | None, entry: StoredEntry | None
-    ) -> None:
-        self.floor = floor
-        self.closed_until_us = closed_until_us
-        self.token_until_us = token_until_us
-        self.entry = entry
-        self.here: list[_Standing] = []
-        self.planted = False
+    floor: int | None
+    closed_until_us: int | None
+    token_until_us: int | None
+    entry: StoredEntry | None
+    here: list[_Standing] = []
+    planted: bool = False
 
 
-class _Standing(NamedTuple):
-    """An intent as its row has it."""
+class _Standing(Struct, frozen=True, order=True):
+    """An intent as its row has it; in order of planting."""
 
     number: int
     home: int

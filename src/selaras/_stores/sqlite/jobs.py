@@ -7,11 +7,10 @@ hold (`flush`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
 from selaras._contracts.limits import (
     HISTORY_MOST,
@@ -159,8 +158,7 @@ _READY: Final = STATES[JobState.READY]
 _RUNNING: Final = STATES[JobState.RUNNING]
 
 
-@dataclass(slots=True)
-class _Line:
+class _Line(Struct, eq=False):
     """`holder` has it; of those that wait, `head` may be claimed (P21).
 
     `is_fresh`: nobody stood in it before. `first`: of those that the tables show waiting, the first; None: not known.
@@ -817,6 +815,13 @@ class Jobs:
         unstarted = settlement.event is JobEvent.RELEASE and not settlement.started
         puts = {put.key: put for put in settlement.puts}
         cells, stored = self._cells, list[tuple[str, int, int]]()
+        if success and not (puts or settlement.names_more or row.rest.serves) and self._partitions == 1:
+            for key in row.rest.writes:
+                cells.resolve(owner, key, None, now)
+            for key in cells.keys_of(owner):
+                if key not in row.rest.writes:
+                    cells.resolve(owner, key, None, now)
+            return ()
         own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *cells.keys_of(owner))))
         closed = closing(row.rest.serves, INTENT_GRACE_US) if unsure else ()  # no intent stands there for it
         floors = VersionFloors(settlement.versions, settlement.closes + closed)
@@ -1355,7 +1360,7 @@ class Jobs:
         return [self.known(job) for (job,) in self._execute(UNROUTABLE, (now - UNROUTABLE_US,)).fetchall()]
 
 
-class _Queues(msgspec.Struct, frozen=True):
+class _Queues(Struct, frozen=True):
     queues: tuple[str, ...] = ()
 
 

@@ -106,22 +106,32 @@ class PlainJobs:
                 new.result_ttl_us, queue, new.task, new.payload, new.meta, rows.more_of(new),
             ))  # fmt: skip
             admissions.append(Admission(new.id, state))
-        inserted = self._con.executemany(rows.INSERT_READY, at_once).rowcount if at_once else 0
-        inserted += self._con.executemany(rows.INSERT_PLAIN, later).rowcount if later else 0
+        inserted = self._insert(rows.INSERT_READY, at_once) + self._insert(rows.INSERT_PLAIN, later)
         if inserted == len(news):
             log.numbers = number
             self._jobs.woken.extend(queues)
+            lane = 0
             for queue, count in queues.items():
-                self._jobs.lanes.code(queue)  # there must be one
+                lane = self._jobs.lanes.code(queue)  # there must be one
                 if count:
                     self._jobs.count(queue, _SCHEDULED, count)
                     self._jobs.scheduled()
-            self._con.execute(ENTER, (before,))
+            if len(at_once) == 1 and not later:
+                [(first, _, priority, place, *_)] = at_once
+                self._con.execute(ENTER_LANE, (lane, priority, place, first))
+            else:
+                self._con.execute(ENTER, (before,))
             return admissions
         # Some ids are known already: all of this batch goes the long way.
         if inserted:
             self._con.execute("DELETE FROM jobs WHERE number > ?", (before,))
         return [self._jobs.admit(new, now) for new in news]
+
+    def _insert(self, statement: str, values: list[tuple[Any, ...]]) -> int:
+        """Insert rows. Returns how many were not there."""
+        if len(values) == 1:
+            return self._con.execute(statement, values[0]).rowcount
+        return self._con.executemany(statement, values).rowcount if values else 0
 
     def lanes(self, queues: Iterable[str], tasks: frozenset[str]) -> list[int]:
         """Return where jobs may lie that a worker of these queues and tasks may have."""

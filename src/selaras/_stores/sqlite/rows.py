@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from selaras._core.jobs.job import MOVING, Edge, Ended, JobKind, JobRecord, NewJob, Parent, Standing, UniqueUntil
 from selaras._core.jobs.states import JobState
@@ -110,8 +109,7 @@ _COUNTED_THEMSELVES: Final = (_READY, _RUNNING)
 _TASK: Final = KINDS[JobKind.TASK]
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(Struct, eq=False):
     """Where the tables have a job, so that only what differs is written.
 
     Attributes:
@@ -127,8 +125,7 @@ class Kept:
     counted: tuple[str, int] | None = None
 
 
-@dataclass(slots=True)
-class Row:
+class Row(Struct, eq=False):
     """A job, as it changes within one verb."""
 
     number: int  # order of enqueueing
@@ -164,14 +161,14 @@ class Row:
     payload: bytes = b""
     meta: bytes = b""
     rest: Rest = _USUAL
-    waits: dict[tuple[str, Edge], Parent] = field(default_factory=dict[tuple[str, Edge], Parent])
-    positions: dict[int, int] = field(default_factory=dict[int, int])
+    waits: dict[tuple[str, Edge], Parent] = {}
+    positions: dict[int, int] = {}
     input: bytes | None = None
-    stuck: list[str] = field(default_factory=list[str])  # parents that ended `failed`
+    stuck: list[str] = []  # parents that ended `failed`
     result: bytes | None = None
     error: bytes | None = None
     progress: bytes | None = None
-    history: list[Ended] = field(default_factory=list[Ended])
+    history: list[Ended] = []
     unsure: bool = False  # an attempt ended so that a write of it may still land
     left: tuple[str, ...] = ()  # keys elsewhere on which such attempts left their intents
     registered_us: int = 0  # when its parents elsewhere were last told of it; 0: it has none
@@ -237,19 +234,19 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
     elif run[0] is not None:
         _, holder, fence, turn, started_us, attempt, _, _, reason, error, progress = run
         state = _RUNNING
-    row = Row(
-        number, job, created_us, _STATES[state], bool(awaited), priority, place, ready_us, fence, attempt, lost, turn,
-        joined, due_us, expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us,
-        bool(cancel_requested), queue, task, _KINDS[kind], lane, instance or "", holder, line, unique, reason,
-        payload, meta, result=result, error=error, progress=progress, asker=asker, registered_us=registered_us,
-    )  # fmt: skip
-    row.kept = Kept(
+    where = Kept(
         wide_state,
         (lane_of(queue, lane), priority, place, number) if state == _READY and kind == _TASK else None,
         run if run[0] is not None else None,
         end if end[0] is not None else None,
         (queue, state) if kind == _TASK and state not in _COUNTED_THEMSELVES else None,
     )
+    row = Row(
+        number, job, created_us, _STATES[state], bool(awaited), priority, place, ready_us, fence, attempt, lost, turn,
+        joined, due_us, expires_us, started_us, ended_us, keep_until_us, result_ttl_us, strayed_us,
+        bool(cancel_requested), queue, task, _KINDS[kind], lane, instance or "", holder, line, unique, reason,
+        payload, meta, result=result, error=error, progress=progress, asker=asker, registered_us=registered_us, kept=where,
+    )  # fmt: skip
     kept_more = _more_of(more, row) if more is not None else None
     if kept_more is not None:
         row.rest, row.positions, row.input = kept_more.rest, kept_more.positions, kept_more.input
