@@ -170,8 +170,7 @@ class _Line(Struct, eq=False):
     first: str | None = None
 
 
-@dataclass(slots=True)
-class _Telling:
+class _Telling(Struct, eq=False):
     """Dependents of a job that are to be told how it stands: the first `left` of them. `is_gone`: it is not known any more."""
 
     job: str
