@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -44,7 +43,7 @@ class DatabaseFile:
         self._time_us = 0
         self.furthest = 0  # the highest counter that was committed here: what is read later stands at least there
         self._marked_ns = 0
-        self._log_path = f"{path}-wal"
+        self._log_path = Path(f"{path}-wal")
 
     def open(self, *, writes: bool) -> Connection:
         """Open a connection; the first one creates or checks the file. Raises StoreUnavailable, StoreMismatch."""
@@ -98,7 +97,7 @@ class DatabaseFile:
     def log_size(self) -> int:
         """Return the size of the write-ahead log's file in bytes: of what is in it, or was before it began anew."""
         try:
-            return os.stat(self._log_path).st_size
+            return self._log_path.stat().st_size
         except OSError:
             return 0
 
