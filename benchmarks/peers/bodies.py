@@ -17,6 +17,11 @@ URL: Final = os.environ.get("PEERS_URL", "")
 LEDGER: Final = os.environ.get("PEERS_LEDGER", "")
 WORKER: Final = int(os.environ.get("PEERS_WORKER", "0"))
 IO_SECONDS: Final = 0.010
+LEASE: Final = float(os.environ.get("PEERS_LEASE", "0"))
+"""Seconds after which a silent worker's jobs go to others; 0: as the adapter sets it otherwise."""
+BLOCK_SECONDS: Final = float(os.environ.get("PEERS_BLOCK", "8"))
+ENDED: Final = 1_000_000
+"""Added to the number of a job that notes its end, too."""
 
 RAN: Final = struct.Struct("<qii")
 """When (monotonic, in nanoseconds), which job, which worker."""
@@ -43,6 +48,11 @@ async def io(number: int) -> None:
     ran(number)
 
 
+async def zombie(number: int) -> None:
+    """Block the loop for several leases, as a body does that computes, or waits for the wrong kind of driver."""
+    blocking_zombie(number)
+
+
 async def lookup(number: int, row: int, writes: int) -> None:
     """Read one row through a cache, or write it."""
     from benchmarks.peers import lookups
@@ -60,3 +70,10 @@ def blocking_io(number: int) -> None:
     """Wait as for a network, in a plain function."""
     time.sleep(IO_SECONDS)
     ran(number)
+
+
+def blocking_zombie(number: int) -> None:
+    """Do the same in a plain function."""
+    ran(number)
+    time.sleep(BLOCK_SECONDS)
+    ran(number + ENDED)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.peers.bodies import RAN
+from benchmarks.peers.bodies import ENDED, RAN
 from benchmarks.peers.environment import ROOT, Environment, Unusable
 from benchmarks.peers.lookups import make_datastore
 from benchmarks.peers.peer import Peer
@@ -28,6 +28,8 @@ DRAIN_SECONDS: Final = 8.0
 AFTERWARDS_SECONDS: Final = 0.3
 """For what a worker has still to tell its store when the last body has ended."""
 WATCHERS: Final = 8
+_LEASE_SECONDS: Final = 2.0
+_SETTLE_IN_SECONDS: Final = 4.0
 
 
 class Stage:
@@ -138,6 +140,25 @@ class Subject:
                 idle = {"idle_trips": max(0.0, trips - 3) / seconds}  # three are the counting's own
             return {**idle, **self._side("wait", str(max(50, int(300 * self._stage.scale))), str(self._round))}
 
+    def zombie(self) -> Numbers:
+        """A job that blocks its worker for four leases, beside an idle worker: how often it runs, and ends."""
+        lease = self._peer.lease or _LEASE_SECONDS
+        block = max(4 * _LEASE_SECONDS, lease + 3 * _LEASE_SECONDS)
+        self._zombie = {"PEERS_LEASE": str(self._peer.lease or 0), "PEERS_BLOCK": str(block)}
+        try:
+            with running([self._worker("zombie", number) for number in range(2)]) as workers:
+                time.sleep(_SETTLE_IN_SECONDS)
+                self._side("produce", "zombie", "1", "one", load="zombie")
+                self._first(workers[0], 1)
+                time.sleep(2 * block + lease + _LEASE_SECONDS)
+                refused = sum(worker.said().count("was refused, its lease had been lost") for worker in workers)
+        finally:
+            self._zombie = {}
+        noted = [number for _, number, _ in RAN.iter_unpack(self._ledger.read_bytes())]
+        ends = sum(1 for number in noted if number >= ENDED)
+        runs = len(noted) - ends
+        return {"lease": self._peer.lease, "runs": runs, "ends": ends - refused}
+
     def heard(self) -> Numbers:
         """How soon eight processes know that a value is void. Ours only: the others have no cache."""
         if not self._peer.ours:
@@ -164,6 +185,7 @@ class Subject:
     # -- how
 
     _cache = "none"
+    _zombie: Mapping[str, str] = {}
 
     def _jobs(self) -> int:
         return max(200, int(self._peer.jobs * self._stage.scale))
@@ -208,6 +230,7 @@ class Subject:
             "PEERS_DATASTORE": str(self._datastore),
             "PEERS_READS": str(self._reads),
             "PEERS_VERSION": str(self._stage.folder / "version"),
+            **self._zombie,
         }
         # Bytecode is kept: a worker that compiles its packages at every start is nobody's worker.
         return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | ours
@@ -303,6 +326,7 @@ _MEASURES: Final[dict[str, Callable[[Subject], Numbers]]] = {
     "io": lambda subject: subject.drain(load="io"),
     "wait": Subject.wait,
     "heard": Subject.heard,
+    "zombie": Subject.zombie,
 }
 
 LOOKUPS: Final = ("none", "dict", "redis", "cashews", "tracked", "selaras")

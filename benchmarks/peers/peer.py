@@ -41,6 +41,8 @@ class Peer(Struct, frozen=True, kw_only=True):
         shown: the packages whose versions the table names.
         store: what its jobs are kept in.
         jobs: no-ops in a drain: two seconds' worth or more.
+        lease: seconds of silence after which its jobs go to others, as short as it can be set; 0: it has no such thing.
+        lease_is: how that is set, in its own words.
         waits: its jobs are coroutines that may wait for each other's I/O, and cached lookups are measured too.
     """
 
@@ -50,6 +52,8 @@ class Peer(Struct, frozen=True, kw_only=True):
     shown: tuple[str, ...]
     store: Literal["redis", "postgresql", "sqlite"] = "redis"
     jobs: int = 5_000
+    lease: float = 2.0
+    lease_is: str
     waits: bool = True
 
     @property

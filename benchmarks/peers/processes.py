@@ -52,7 +52,11 @@ class Group:
 
     def last_words(self) -> str:
         """Return the end of what it wrote, for people."""
-        return last_line(self._log.read_text(encoding="utf-8", errors="replace"))
+        return last_line(self.said())
+
+    def said(self) -> str:
+        """Return all that it wrote."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
 
     def cpu_seconds(self) -> float:
         """Return the processor time it has taken."""

@@ -63,6 +63,7 @@ _COLUMNS: Final = (
     Column("worker MB", "drain", ("memory_mb",)),
     Column("waiting B/job", "batch", ("waiting_bytes",)),
     Column("idle trips/s", "wait", ("idle_trips",), 1),
+    Column("zombie: lease s, runs, ends", "zombie", ("lease", "runs", "ends")),
 )
 _CACHES: Final = {
     "none": "no cache",
@@ -245,8 +246,9 @@ class Results:
         yield Floor("idle worker, commands a second", 2, ours("wait", "idle_trips"), most=True, digits=1)
 
     def _notes(self) -> Iterator[str]:
+        zombies = any(one.row == "zombie" for one in self.measured)
         for peer in self._peers:
-            yield f"{peer.name}: {peer.settings}"
+            yield f"{peer.name}: {peer.settings}" + f" Its lease: {peer.lease_is}." * zombies
         said = set[tuple[str, str]]()
         for one in self.measured:
             if one.unusable and (one.peer, one.unusable) not in said:

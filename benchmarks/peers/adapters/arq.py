@@ -2,6 +2,8 @@
 # /// script
 # dependencies = ["arq", "hiredis", "uvloop", "msgspec", "cashews[redis]"]
 # [tool.peer]
+# lease = 12
+# lease_is = "job_timeout=2; the lease is 10 s longer"
 # jobs = 6000
 # ///
 
@@ -30,6 +32,10 @@ async def lookup(context, *arguments):
     await bodies.lookup(*arguments)
 
 
+async def zombie(context, *arguments):
+    await bodies.zombie(*arguments)
+
+
 async def open():
     global pool
     pool = await create_pool(settings, **codec)
@@ -45,6 +51,8 @@ async def enqueue(load, *arguments):
 
 def work(load):
     asyncio.set_event_loop(uvloop.new_event_loop())
-    functions = [noop, io, lookup]
+    functions = [noop, io, lookup, zombie]
     once = {"max_jobs": 100, "keep_result": 0, "poll_delay": 0.005, "log_results": False}
+    if bodies.LEASE:
+        once["job_timeout"] = bodies.LEASE - 10
     Worker(functions, redis_settings=settings, **once, **codec).run()

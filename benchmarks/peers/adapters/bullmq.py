@@ -2,6 +2,7 @@
 # /// script
 # dependencies = ["bullmq", "hiredis", "uvloop", "cashews[redis]"]
 # [tool.peer]
+# lease_is = "lockDuration=2000, stalledInterval=1000"
 # jobs = 6000
 # ///
 
@@ -37,7 +38,8 @@ async def process(job, token):
 
 def work(load):
     async def run():
-        worker = Worker("peers", process, {"connection": bodies.URL, "concurrency": 100, "autorun": False})
+        lease = {"lockDuration": bodies.LEASE * 1e3, "stalledInterval": bodies.LEASE * 500} if bodies.LEASE else {}
+        worker = Worker("peers", process, {"connection": bodies.URL, "concurrency": 100, "autorun": False, **lease})
         await worker.run()
 
     uvloop.run(run())

@@ -2,6 +2,7 @@
 # /// script
 # dependencies = ["celery[redis]", "gevent", "hiredis"]
 # [tool.peer]
+# lease_is = "visibility_timeout=2, with acks_late"
 # waits = false
 # ///
 
@@ -14,9 +15,12 @@ from benchmarks.peers import bodies
 
 app = Celery("peers", broker=bodies.URL)
 app.conf.update(task_ignore_result=True, worker_prefetch_multiplier=64, broker_connection_retry_on_startup=True)
+if bodies.LEASE:
+    app.conf.update(task_acks_late=True, broker_transport_options={"visibility_timeout": bodies.LEASE})
 tasks = {
     "noop": app.task(name="noop")(bodies.blocking_noop),
     "io": app.task(name="io")(bodies.blocking_io),
+    "zombie": app.task(name="zombie")(bodies.blocking_zombie),
 }
 
 

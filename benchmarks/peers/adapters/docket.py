@@ -2,6 +2,7 @@
 # /// script
 # dependencies = ["pydocket", "hiredis", "uvloop", "cashews[redis]"]
 # [tool.peer]
+# lease_is = "redelivery_timeout=2 s"
 # jobs = 8000
 # shown = ["pydocket"]
 # ///
@@ -28,7 +29,11 @@ async def lookup(number: int, row: int, writes: int):
     await bodies.lookup(number, row, writes)
 
 
-tasks = {"noop": noop, "io": io, "lookup": lookup}
+async def zombie(number: int):
+    await bodies.zombie(number)
+
+
+tasks = {"noop": noop, "io": io, "lookup": lookup, "zombie": zombie}
 
 
 async def open():
@@ -55,7 +60,9 @@ def work(load):
     async def run():
         await open()
         often = timedelta(milliseconds=5)
-        async with Worker(docket, concurrency=20 if load == "noop" else 100, minimum_check_interval=often) as worker:
+        lease = {"redelivery_timeout": timedelta(seconds=bodies.LEASE)} if bodies.LEASE else {}
+        slots = 20 if load == "noop" else 100
+        async with Worker(docket, concurrency=slots, minimum_check_interval=often, **lease) as worker:
             await worker.run_forever()
 
     uvloop.run(run())

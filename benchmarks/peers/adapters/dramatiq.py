@@ -2,6 +2,7 @@
 # /// script
 # dependencies = ["dramatiq[redis]", "hiredis", "cashews[redis]", "uvloop"]
 # [tool.peer]
+# lease_is = "heartbeat_timeout=2000, always maintained"
 # jobs = 12000
 # ///
 
@@ -15,7 +16,8 @@ from dramatiq.middleware import AsyncIO
 
 from benchmarks.peers import bodies
 
-broker = RedisBroker(url=bodies.URL)
+lease = {"heartbeat_timeout": int(bodies.LEASE * 1e3), "maintenance_chance": 1_000_000} if bodies.LEASE else {}
+broker = RedisBroker(url=bodies.URL, **lease)
 if os.environ.get("PEERS_LOAD") == "lookup":
     broker.add_middleware(AsyncIO())
     dramatiq.set_broker(broker)
@@ -25,6 +27,7 @@ else:
     tasks = {
         "noop": dramatiq.actor(queue_name="peers", max_retries=0)(bodies.blocking_noop),
         "io": dramatiq.actor(queue_name="peers", max_retries=0)(bodies.blocking_io),
+        "zombie": dramatiq.actor(queue_name="peers", max_retries=0)(bodies.blocking_zombie),
     }
 
 
@@ -41,6 +44,6 @@ async def enqueue(load, *arguments):
 
 def command(load):
     os.environ["dramatiq_queue_prefetch"] = "2000" if load == "io" else "200"  # noqa: SIM112 - its own spelling
-    threads = {"noop": "2", "io": "64", "lookup": "32"}[load]
+    threads = {"noop": "2", "io": "64", "lookup": "32", "zombie": "2"}[load]
     dramatiq = str(Path(sys.executable).with_name("dramatiq"))
     return [dramatiq, __name__, "-p", "1", "-t", threads, "-Q", "peers", "--skip-logging"]

@@ -2,6 +2,8 @@
 # /// script
 # dependencies = ["huey", "redis", "hiredis", "gevent"]
 # [tool.peer]
+# lease = 0
+# lease_is = "none: a job is gone when it is popped"
 # jobs = 10000
 # waits = false
 # ///
@@ -20,6 +22,7 @@ from benchmarks.peers import bodies
 
 huey = RedisHuey("peers", url=bodies.URL, results=False, store_none=False)
 tasks = {"noop": huey.task(name="noop")(bodies.blocking_noop), "io": huey.task(name="io")(bodies.blocking_io)}
+tasks["zombie"] = huey.task(name="zombie")(bodies.blocking_zombie)
 
 
 async def open():

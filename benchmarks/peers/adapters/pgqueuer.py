@@ -2,11 +2,13 @@
 # /// script
 # dependencies = ["pgqueuer[asyncpg]", "uvloop", "redis", "hiredis", "cashews[redis]"]
 # [tool.peer]
+# lease_is = "heartbeat_timeout=2 s, dequeue_timeout=1 s"
 # jobs = 30000
 # store = "postgresql"
 # ///
 
 import json
+from datetime import timedelta
 
 import asyncpg
 import uvloop
@@ -51,6 +53,9 @@ def work(load):
         async def process(job):
             await body(*json.loads(job.payload))
 
+        if bodies.LEASE:
+            lease = timedelta(seconds=bodies.LEASE)
+            await pg.run(batch_size=100, heartbeat_timeout=lease, dequeue_timeout=lease / 2)
         await (pg.run(batch_size=50, max_concurrent_tasks=100) if load == "lookup" else pg.run(batch_size=100))
 
     uvloop.run(run())

@@ -2,6 +2,7 @@
 # /// script
 # dependencies = ["procrastinate", "psycopg[binary,pool]", "redis", "hiredis", "cashews[redis]"]
 # [tool.peer]
+# lease_is = "update_heartbeat_interval=0.5, stalled_worker_timeout=2; a periodic task retries stalled jobs each second, as its pages say"
 # jobs = 2500
 # store = "postgresql"
 # ///
@@ -14,13 +15,22 @@ from benchmarks.peers import bodies
 
 app = App(connector=PsycopgConnector(conninfo=bodies.URL, min_size=4, max_size=20))
 tasks = {}
-for load in ("noop", "io", "lookup"):
+for load in ("noop", "io", "lookup", "zombie"):
 
     @app.task(name=load)
     async def task(arguments, body=getattr(bodies, load)):
         await body(*arguments)
 
     tasks[load] = task
+
+
+if bodies.LEASE:
+
+    @app.periodic(cron="* * * * * */1")
+    @app.task(queueing_lock="retry_stalled", pass_context=True)
+    async def retry_stalled(context, timestamp):
+        for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=bodies.LEASE):
+            await app.job_manager.retry_job(job)
 
 
 async def install():
@@ -47,6 +57,7 @@ async def enqueue_many(load, many):
 def work(load):
     async def run():
         async with app.open_async():
-            await app.run_worker_async(concurrency=100, delete_jobs="always")
+            lease = {"update_heartbeat_interval": bodies.LEASE / 4, "stalled_worker_timeout": bodies.LEASE}
+            await app.run_worker_async(concurrency=100, delete_jobs="always", **(lease if bodies.LEASE else {}))
 
     asyncio.run(run())

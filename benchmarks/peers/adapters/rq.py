@@ -2,6 +2,8 @@
 # /// script
 # dependencies = ["rq", "hiredis"]
 # [tool.peer]
+# lease = 0
+# lease_is = "none below a minute: the job's timeout and 60 s"
 # jobs = 1500
 # waits = false
 # ///
@@ -15,7 +17,7 @@ from benchmarks.peers import bodies
 from redis import Redis
 
 queue = Queue("peers", connection=Redis.from_url(bodies.URL))
-tasks = {"noop": bodies.blocking_noop, "io": bodies.blocking_io}
+tasks = {"noop": bodies.blocking_noop, "io": bodies.blocking_io, "zombie": bodies.blocking_zombie}
 
 
 async def open():

@@ -2,6 +2,7 @@
 # /// script
 # dependencies = ["saq[redis,hiredis]", "typing-extensions", "uvloop", "cashews[redis]"]
 # [tool.peer]
+# lease_is = "heartbeat=2 and retries=2 of the job, sweep each second"
 # jobs = 8000
 # ///
 
@@ -25,6 +26,10 @@ async def lookup(context, *, arguments):
     await bodies.lookup(*arguments)
 
 
+async def zombie(context, *, arguments):
+    await bodies.zombie(*arguments)
+
+
 async def open():
     global queue
     queue = Queue.from_url(bodies.URL, name="peers", max_concurrent_ops=100)
@@ -36,12 +41,15 @@ async def close():
 
 
 async def enqueue(load, *arguments):
-    await queue.enqueue(load, arguments=arguments, ttl=-1)
+    lease = {"heartbeat": int(bodies.LEASE), "retries": 2} if bodies.LEASE else {}
+    await queue.enqueue(load, arguments=arguments, ttl=-1, **lease)
 
 
 def work(load):
     async def run():
         await open()
-        await Worker(queue, functions=[noop, io, lookup], concurrency=20 if load == "noop" else 100).start()
+        sweep = {"timers": {"sweep": 1}} if bodies.LEASE else {}
+        slots = 20 if load == "noop" else 100
+        await Worker(queue, functions=[noop, io, lookup, zombie], concurrency=slots, **sweep).start()
 
     uvloop.run(run())

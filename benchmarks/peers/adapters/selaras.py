@@ -2,6 +2,7 @@
 # /// script
 # dependencies = ["-e {root}[uvloop,redis]", "redis", "hiredis"]
 # [tool.peer]
+# lease_is = "SELARAS_LEASE=2"
 # jobs = 60000
 # ///
 
@@ -13,6 +14,8 @@ from pathlib import Path
 from benchmarks.peers import bodies, lookups
 from selaras import Selaras
 
+if bodies.LEASE:
+    os.environ |= {"SELARAS_LEASE": str(bodies.LEASE), "SELARAS_HEARTBEAT": str(bodies.LEASE / 4)}
 app = Selaras(bodies.URL)
 cached = os.environ.get("PEERS_CACHE") == "selaras"
 
@@ -39,6 +42,11 @@ async def io(number: int) -> None:
 
 
 @app.task
+async def zombie(number: int) -> None:
+    await bodies.zombie(number)
+
+
+@app.task
 async def look(number: int, id: int) -> None:
     datastore, ledger = await opened()
     began = time.monotonic_ns()
@@ -58,7 +66,7 @@ async def change(number: int, id: int) -> None:
 
 def call(load, number, *arguments):
     if load != "lookup":
-        return (noop if load == "noop" else io).call(number)
+        return {"noop": noop, "io": io, "zombie": zombie}[load].call(number)
     id, writes = arguments
     return (change if writes else look).call(number, id)
 

@@ -5,6 +5,7 @@
 # jobs = 60000
 # shown = ["selaras"]
 # store = "sqlite"
+# lease_is = "SELARAS_LEASE=2"
 # ///
 
 from benchmarks.peers.adapters.selaras import close, command, enqueue, enqueue_many, open

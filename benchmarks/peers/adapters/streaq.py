@@ -1,6 +1,8 @@
 """uvloop, concurrency 100, ttl=0 (no result is kept), silent; in batches by enqueue_many, a pipeline."""
 # /// script
 # dependencies = ["streaq", "uvloop", "redis", "hiredis", "cashews[redis]"]
+# [tool.peer]
+# lease_is = "idle_timeout=2"
 # ///
 
 import logging
@@ -9,7 +11,8 @@ from streaq import Worker
 
 from benchmarks.peers import bodies
 
-worker = Worker(redis_url=bodies.URL, concurrency=100, anyio_kwargs={"use_uvloop": True})
+lease = {"idle_timeout": bodies.LEASE} if bodies.LEASE else {}
+worker = Worker(redis_url=bodies.URL, concurrency=100, anyio_kwargs={"use_uvloop": True}, **lease)
 logging.getLogger("streaq").setLevel(logging.ERROR)
 once = {"ttl": 0, "silent": True}
 
@@ -29,7 +32,12 @@ async def lookup(number: int, row: int, writes: int):
     await bodies.lookup(number, row, writes)
 
 
-tasks = {"noop": noop, "io": io, "lookup": lookup}
+@worker.task(**once)
+async def zombie(number: int):
+    await bodies.zombie(number)
+
+
+tasks = {"noop": noop, "io": io, "lookup": lookup, "zombie": zombie}
 
 
 async def open():

@@ -2,6 +2,7 @@
 # /// script
 # dependencies = ["taskiq[orjson]", "taskiq-redis", "hiredis", "uvloop", "cashews[redis]"]
 # [tool.peer]
+# lease_is = "idle_timeout=2000"
 # jobs = 10000
 # shown = ["taskiq", "taskiq-redis"]
 # ///
@@ -13,8 +14,9 @@ from taskiq_redis import RedisStreamBroker
 
 from benchmarks.peers import bodies
 
-broker = RedisStreamBroker(bodies.URL, queue_name="peers", consumer_id="0")
-tasks = {load: broker.task(task_name=load)(getattr(bodies, load)) for load in ("noop", "io", "lookup")}
+lease = {"idle_timeout": int(bodies.LEASE * 1e3)} if bodies.LEASE else {}
+broker = RedisStreamBroker(bodies.URL, queue_name="peers", consumer_id="0", **lease)
+tasks = {load: broker.task(task_name=load)(getattr(bodies, load)) for load in ("noop", "io", "lookup", "zombie")}
 
 
 async def open():
