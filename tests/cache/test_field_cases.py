@@ -548,6 +548,20 @@ async def test_warming_fetches_for_a_batch_of_claims_and_leaves_their_own_keys_o
     assert world.data.loads == 2
 
 
+async def test_what_an_attempt_of_this_process_writes_is_not_warmed_for_others(world: World) -> None:
+    a = await world.process("a")
+    one = await a.claim("one", writes=[world.slot(1)])
+    a.cache.writes(one)
+    other = await a.claim("other")
+
+    assert a.cache.holds([world.slot(1)])
+    await a.cache.warm([world.slot(1), world.slot(2)], [other])
+    assert world.data.loads == 1
+
+    await a.settle(one)
+    assert not a.cache.holds([world.slot(1)])
+
+
 async def test_warming_swallows_what_fails(world: World) -> None:
     a = await world.process("a")
     world.data.error = RuntimeError("no")

@@ -130,6 +130,7 @@ class AppHost:
             places = spec.places(arguments, self._process.partitions)
             if claim.writes or claim.serves:
                 _own(session, claim, places.written)
+                self._cache.writes(session)
         policy = spec.policy if meta is NO_META else _policy(spec.policy, meta)
         return AttemptRun(
             self._program,

@@ -71,6 +71,9 @@ class Brought(Struct, frozen=True, kw_only=True):
     error: BaseException | None = None
 
 
+WRITTEN_MOST: Final = 10_000
+"""Keys remembered that attempts of this process write; those whose end is never heard of are among them."""
+
 HINT_S: Final = 0.001
 """A hint that a log has grown waits so long: for others, and for a turn whose reply brings the same news."""
 
@@ -112,6 +115,7 @@ class Cache:
         self._families: dict[str, Family] = {}
         self._loops: dict[int, Flights] = {}
         self._hints: dict[int, int] = {}
+        self._written: dict[str, Session] = {}  # keys that attempts of this process write, so far as is known
         self._following: set[asyncio.Task[None]] = set()
         self._storable = Storable(self._tell, entropy.random if entropy else _no_chance)
         self._loading = Loading(
@@ -229,6 +233,9 @@ class Cache:
         """Hear what became of a session's settle, after its news: puts that were stored enter the local tier, each at
         its own position (P3). `partition`: the one that answered. `sent_ns`: when the settle was sent.
         """
+        for key in session.own:
+            if self._written.get(key) is session:
+                del self._written[key]
         if not settled.stored:
             self._drop_keys(session.own)
             self._drop_keys(session.serves)
@@ -518,15 +525,24 @@ class Cache:
         return values
 
     def holds(self, slots: Sequence[Slot]) -> bool:
-        """Say whether the local tier has an entry for each: to warm them would gain nothing, fresh enough or not."""
-        return not slots or all(slot.key in self._entries for slot in slots)
+        """Say whether to warm these would gain nothing: the local tier has an entry, fresh enough or not, or nothing can be
+        stored, since an attempt of this process writes the key.
+        """
+        return not slots or all(slot.key in self._entries or slot.key in self._written for slot in slots)
+
+    def writes(self, session: Session) -> None:
+        """An attempt was claimed: what it writes can't be stored until `settled` hears of its end."""
+        if len(self._written) > WRITTEN_MOST:
+            self._written.clear()  # a hint: at worst they are warmed in vain
+        for key in session.own:
+            self._written[key] = session
 
     async def warm(self, slots: Sequence[Slot], sessions: Sequence[Session] = ()) -> None:
         """Bring values into the local tier, fresh enough for these sessions. Keys that they write are left out; what
         fails is left to the read that follows.
         """
         written = {key for session in sessions for one in session.chain() for key in (*one.own, *one.serves)}
-        wanted = [slot for slot in slots if slot.key not in written]
+        wanted = [slot for slot in slots if slot.key not in written and not self.holds((slot,))]
         if not wanted:
             return
         reader = _latest(sessions)
