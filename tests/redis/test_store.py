@@ -12,10 +12,11 @@ from tests.redis.proxy import Proxy
 from tests.redis.servers import Cluster, RedisServer, Sentinels
 
 from selaras import ConfigurationError, Selaras, StoreMismatch, StoreRefused, StoreUnavailable
+from selaras._contracts.limits import TOLD_PER_STEP
 from selaras._contracts.partition import Fill, HeartbeatRequest, Instance, Invalidation, ReadRequest, TurnRequest
 from selaras._core.cache.entry import Hit, Miss
 from selaras._core.codec import checksum
-from selaras._core.jobs.job import Attempt, Fate, NewJob, Put, Settlement
+from selaras._core.jobs.job import Attempt, Fate, NewJob, Parent, Put, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
 from selaras._stores.redis.address import redis_address
@@ -191,6 +192,24 @@ async def test_what_is_enqueued_and_settled_waits_for_a_replica_where_that_was_a
             with server.replica():
                 told = await partition.enqueue([NewJob(id="j", task="t")], START)
                 assert not told.admissions[0].created  # it was there
+
+
+async def test_what_a_killed_process_had_begun_to_tell_is_told_by_the_next_one(redis_server: RedisServer) -> None:
+    many = 2 * TOLD_PER_STEP + 1
+    async with opened(redis_server.url) as store:
+        partition = store.partitions[0]
+        await partition.enqueue([NewJob(id="parent", task="t", delay_us=3_600_000_000)], START)
+        children = [NewJob(id=f"child-{i}", task="t", parents=(Parent("parent"),)) for i in range(many)]
+        await partition.enqueue(children, START)
+        await partition.cancel("parent", "by hand")
+        (stats,) = await partition.queues()
+        assert stats.counts == {"cancelled": TOLD_PER_STEP + 1, "blocked": many - TOLD_PER_STEP}
+    async with opened(redis_server.url) as store:
+        partition = store.partitions[0]
+        assert (await partition.tend(10)).again
+        assert not (await partition.tend(10)).again
+        (stats,) = await partition.queues()
+        assert stats.counts == {"cancelled": many + 1}
 
 
 # ---------------------------------------------------------------- heartbeats

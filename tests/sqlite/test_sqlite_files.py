@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from tests.clock import SECOND, VirtualClock
 
-from selaras._contracts.limits import reap_grace_us
+from selaras._contracts.limits import TOLD_PER_STEP, reap_grace_us
 from selaras._contracts.partition import (
     Enqueued,
     Fill,
@@ -27,7 +27,7 @@ from selaras._contracts.partition import (
 )
 from selaras._core.cache.entry import Hit, Miss
 from selaras._core.errors import NotEncodable, StoreMismatch, StoreUnavailable
-from selaras._core.jobs.job import Attempt, NewJob, Put
+from selaras._core.jobs.job import Attempt, NewJob, Parent, Put
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
 from selaras._stores.sqlite import epochs, jobs, plans, writer
@@ -315,6 +315,24 @@ async def test_store_time_comes_nearer_to_civil_time(folder: Path, clock: Virtua
 
         assert record is not None
         assert record.created_us == clock.wall_us()
+
+
+async def test_what_a_killed_process_had_begun_to_tell_is_told_by_the_next_one(
+    folder: Path, clock: VirtualClock
+) -> None:
+    many, path = 2 * TOLD_PER_STEP + 1, folder / "selaras.db"
+    async with opened(path, clock) as partition:
+        await partition.enqueue([NewJob(id="parent", task="work", delay_us=SECOND)], START)
+        children = [NewJob(id=f"child-{i}", task="work", parents=(Parent("parent"),)) for i in range(many)]
+        await partition.enqueue(children, START)
+        await partition.cancel("parent", "by hand")
+    async with opened(path, clock) as partition:
+        (stats,) = await partition.queues()
+        assert stats.counts == {"cancelled": TOLD_PER_STEP + 1, "blocked": many - TOLD_PER_STEP}
+        assert (await partition.tend(10)).again
+        assert not (await partition.tend(10)).again
+        (stats,) = await partition.queues()
+        assert stats.counts == {"cancelled": many + 1}
 
 
 async def test_a_name_that_is_not_text_is_refused_and_stops_nobody_else(folder: Path, clock: VirtualClock) -> None:

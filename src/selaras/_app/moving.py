@@ -211,8 +211,7 @@ async def _take_over(
             found = await source.partitions[home].standing([one.id for one in some])
             standing = [_as_there(one, homes, len(target.partitions)) for one in found if one is not None]
             if len(target.partitions) > 1:
-                for one in standing:
-                    await _reserve(target, one, to)
+                await asyncio.gather(*(_reserve(target, one, to) for one in standing))
             for one, taken in zip(standing, await target.partitions[to].adopt(standing, epoch), strict=True):
                 yield one.state, taken
         await relay(target)  # dependents elsewhere have registered before those that wait for them come
