@@ -232,3 +232,14 @@ async def test_a_job_keeps_all_that_was_asked_for(world: World) -> None:
 
     assert isinstance(standing, Standing)
     assert standing.job == asked
+
+
+async def test_a_place_that_is_taken_is_no_hindrance(world: World, other: World) -> None:
+    await world.enqueue(job(A), job(B))
+    await other.enqueue(job(C), job(D))
+    standing = [one for one in await other.home.standing([C, D]) if one is not None]
+
+    assert await world.home.adopt(standing, 0) == (True, True)
+
+    claims = await (await world.worker()).claims()
+    assert {claim.job for claim in claims} == {A, B, C, D}

@@ -209,7 +209,7 @@ async def _take_over(
     for wave in _in_order(waiting):
         for home, to, some in _batches(wave):
             found = await source.partitions[home].standing([one.id for one in some])
-            standing = [_as_there(one, homes, len(target.partitions)) for one in found if one is not None]
+            standing = [_as_there(one, homes, source, home, target) for one in found if one is not None]
             if len(target.partitions) > 1:
                 await asyncio.gather(*(_reserve(target, one, to) for one in standing))
             for one, taken in zip(standing, await target.partitions[to].adopt(standing, epoch), strict=True):
@@ -227,10 +227,12 @@ def _batches(wave: Iterable[_Waiting]) -> Iterator[tuple[int, int, list[_Waiting
             yield home, to, some[first : first + BATCH]
 
 
-def _as_there(one: Standing, homes: dict[str, int], partitions: int) -> Standing:
-    """Name the homes that the parents of a job have in the new store."""
+def _as_there(one: Standing, homes: dict[str, int], source: Store, home: int, target: Store) -> Standing:
+    """Name the homes that the parents of a job have in the new store, and its place among those of all partitions."""
+    partitions = len(target.partitions)
     parents = tuple([replace(it, home=homes.get(it.job, partition_of(it.job, partitions))) for it in one.job.parents])
-    return replace(one, job=replace(one.job, parents=parents))
+    place = one.place * len(source.partitions) + home if one.place else 0
+    return replace(one, job=replace(one.job, parents=parents), place=place)
 
 
 async def _reserve(target: Store, one: Standing, home: int) -> None:

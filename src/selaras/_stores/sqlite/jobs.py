@@ -91,6 +91,7 @@ UNROUTABLE: Final = """
 ASKED: Final = "SELECT id FROM jobs WHERE asker = ? AND asker <> '' AND created_us < ? ORDER BY number"
 FAR: Final = "SELECT id FROM jobs WHERE registered_us > 0 AND registered_us <= ? ORDER BY registered_us, number LIMIT ?"
 ENTER_LANE: Final = "INSERT INTO ready VALUES (?, ?, ?, ?)"
+_TAKEN: Final = "SELECT 1 FROM ready WHERE lane = ? AND priority = ? AND place = ?"
 LEAVE_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place = ?"
 _ORDER: Final = "ORDER BY kind, queue, priority DESC, joined, id LIMIT 1"
 FIRST_OF_NEXT_QUEUE: Final = f"""
@@ -623,8 +624,11 @@ class Jobs:
             self.arrange(row.line, now)
         self._wait_for_parents(row, new, now)
         if row.state is JobState.READY and standing.place:
-            row.place = standing.place
-            self.touch(row)
+            self.flush()
+            at = self.lanes.code(row.queue, row.lane), row.priority, standing.place
+            if self._execute(_TAKEN, at).fetchone() is None:  # else it stays behind all others
+                row.place = standing.place
+                self.touch(row)
         return True
 
     # -- lines
