@@ -362,5 +362,9 @@ class _Batch:
                     refusal = StoreUnavailable(f"{endpoint} answered {str(reply)!r} ({doing}); nothing was done")
         if self._place in again:  # what stands behind the script goes behind it again
             again.update(item for item in self._todo if item > self._place)
+        elif self._slow and (waiting := len(self._commands) - 1) in again:
+            # Elsewhere, or over another connection, it would vouch for nothing: it is about what was written over its own.
+            again.discard(waiting)
+            refusal = refusal if again else None
         self._todo = [item for item in self._todo if item in again]
         return refusal
