@@ -19,10 +19,12 @@ from selaras._app.relaying import relay
 from selaras._app.running import AttemptRun
 from selaras._app.tags import doubt_tag
 from selaras._cache.family import Slot
+from selaras._cache.lineage import Lineage, Watch
 from selaras._cache.session import Session, SessionKind
 from selaras._contracts.host import Mode, Run, Stop
 from selaras._contracts.limits import UNROUTABLE_US
 from selaras._contracts.partition import Instance, Owner
+from selaras._core.cache.lineage import What
 from selaras._core.cache.opening import OPENING, opened_by
 from selaras._core.codec import CorruptBytes
 from selaras._core.jobs.failure import Failure
@@ -125,6 +127,8 @@ class AppHost:
             Owner(partition, claim.job, claim.fence),
             asked_ns=self._sent_ns[partition],
         )
+        if self._cache.lineage is not None:
+            self._begin_lineage(self._cache.lineage, claim, session)
         places = NO_PLACES
         if spec.reads_first or claim.writes or claim.serves:
             places = spec.places(arguments, self._process.partitions)
@@ -148,6 +152,18 @@ class AppHost:
             meta.headers,
             self._report,
         )
+
+    def _begin_lineage(self, lineage: Lineage, claim: Claim, session: Session) -> None:
+        lineage.watch(session)
+        session.task = claim.task
+        for key in claim.writes:
+            lineage.note(What.PLANTED, key, job=claim.job, task=claim.task, position=claim.position)
+
+    def end_lineage(self, run: AttemptRun) -> None:
+        """Its body has ended: what it read is noted, if it was watched."""
+        watcher, lineage = run.session.watcher, self._cache.lineage
+        if isinstance(watcher, Watch) and lineage is not None:
+            lineage.ended(watcher, run.claim.job, run.claim.task)
 
     def must_wait(self, runs: Sequence[Run]) -> bool:
         """See `Host`."""
@@ -208,6 +224,8 @@ class AppHost:
 
     def settled(self, run: Run | None, settlement: Settlement, settled: Settled, partition: int) -> None:
         """See `Host`."""
+        if run is not None and _is_ours(run) and run.session.watcher is not None:
+            self.end_lineage(run)
         if run is not None and _is_ours(run) and (run.session.own or run.session.serves):
             self._cache.settled(run.session, settled, partition=partition, sent_ns=self._sent_ns[partition])
         for child in settled.children:

@@ -21,6 +21,7 @@ from selaras._app.relaying import relay
 from selaras._app.resources import Opened
 from selaras._app.settings import Settings
 from selaras._cache.cache import Cache
+from selaras._cache.lineage import Lineage
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.partition import HeartbeatReply, Instance
 from selaras._contracts.store import Store
@@ -122,6 +123,16 @@ class Process:
             observer=log_cache_event,
             reader=reader_here,
             publishes=True,
+            lineage=Lineage(
+                store.partitions,
+                clock,
+                jobs_a_second=settings.lineage,
+                process=format(entropy.getrandbits(64), "016x"),
+                where=f"{socket.gethostname()}:{os.getpid()}",
+                by=reader_here,
+            )
+            if settings.lineage
+            else None,
         )
         store.listen(self.cache.grown)
         self.partitions = len(store.partitions)

@@ -11,6 +11,7 @@ from selaras._app.process import Holder, Process
 from selaras._cache.family import Slot
 from selaras._cache.session import Session
 from selaras._contracts.partition import Grant, Owner
+from selaras._core.cache.lineage import What
 from selaras._core.cache.opening import Opening, open_names, shown_keys
 from selaras._core.errors import LeaseLost, StoreUnavailable
 from selaras._core.jobs.job import JobKind, NewJob, Settled, Settlement
@@ -78,6 +79,9 @@ class Scope:
                 await asyncio.shield(ending)
             raise
         process.cache.told(self.own)
+        if process.cache.lineage is not None:
+            for key in self.own:
+                process.cache.lineage.note(What.PLANTED, key, job=job.id, task=job.task, position=self.position)
 
     async def _open(self) -> tuple[Holder, Grant]:
         process, job, home = self._process, self._job, self.home

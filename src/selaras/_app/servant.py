@@ -58,7 +58,9 @@ class AppServant:
         function = host.function_of(request.claim.task)
         run.mode = Mode.LOOP if inspect.iscoroutinefunction(function) else Mode.THREAD
         # Each attempt has a context of its own, here as in the worker.
-        return await asyncio.get_running_loop().create_task(run.execute(self._executors))
+        settlement = await asyncio.get_running_loop().create_task(run.execute(self._executors))
+        host.end_lineage(run)
+        return settlement
 
     async def close(self) -> None:
         """See `Servant`."""

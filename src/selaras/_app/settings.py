@@ -85,6 +85,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option("local_bytes", 64 << 20, "bytes", "the local tier, a process"),
     Option("local_entries", 100_000, "count", "the local tier, a process"),
+    Option("lineage", 50, "count", "jobs a second whose reads are noted for `selaras explain`, a process; 0: none"),
     Option("partitions", 1, "count", "each is a unit of order of its own; fixed when the store is made"),
 )
 _BY_NAME: Final = {option.name: option for option in OPTIONS}
@@ -115,6 +116,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     shared_timeout: int
     local_bytes: int
     local_entries: int
+    lineage: int
     partitions: int
     origins: dict[str, str]
 
@@ -151,6 +153,7 @@ class SettingValues(TypedDict, total=False):
     shared_timeout: Duration
     local_bytes: int
     local_entries: int
+    lineage: int
     partitions: int
 
 

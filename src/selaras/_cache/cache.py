@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from selaras._cache.flight import Alone, Flights, Outcome, Stale
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
 from selaras._cache.histories import Seen
+from selaras._cache.lineage import Lineage
 from selaras._cache.loading import Loading
 from selaras._cache.local import NEVER, READS_COUNTED, LocalEntry, LocalTier, count_read
 from selaras._cache.session import SESSION, Session, SessionKind, session_here
@@ -36,6 +37,7 @@ from selaras._core.cache.entry import Entry
 from selaras._core.cache.events import CacheEvent, SharedTierBack, SharedTierLost
 from selaras._core.cache.freshness import Level, Need, may_join, proves, since_of
 from selaras._core.cache.lifetimes import ONE, Past, note_of
+from selaras._core.cache.lineage import What
 from selaras._core.codec import CorruptBytes, checksum
 from selaras._core.errors import StoreUnavailable, WouldDeadlock
 from selaras._core.jobs.job import Settled
@@ -94,7 +96,9 @@ class Cache:
         slow_us: int = 0,
         reader: Callable[[], Reader] | None = None,
         publishes: bool = False,
+        lineage: Lineage | None = None,
     ) -> None:
+        self.lineage = lineage
         self._partitions = store.partitions
         self._clock = clock
         self._now_ns = clock.instant_ns
@@ -130,6 +134,7 @@ class Cache:
             tell=self._tell,
             refresh=self._begin_refresh,
             sample=self._sample,
+            lineage=lineage,
             slow_us=slow_us,
         )
         self._voiding = Voiding(
@@ -140,6 +145,7 @@ class Cache:
             heard=self._apply,
             drop=self._drop_keys,
             drop_joins=self.told,
+            lineage=lineage,
         )
 
         self._auditor = Auditor(
@@ -241,6 +247,8 @@ class Cache:
             self._drop_keys(session.serves)
             return
         stored = {key: (position, stamp) for key, position, stamp in settled.stored}
+        if self.lineage is not None:
+            self._note_settle(self.lineage, session, settled, {key: position for key, (position, _) in stored.items()})
         self._drop_keys(key for key in (*session.own, *session.serves) if key not in stored)
         if session.opens:
             self.told()
@@ -262,6 +270,17 @@ class Cache:
             if pending.slot.family.adaptive is not None:
                 seen = Seen(note_of(put.note).past, sent_ns, put.checksum, position)
                 self._storable.histories.saw(key, seen)
+
+    def _note_settle(self, lineage: Lineage, session: Session, settled: Settled, stored: Mapping[str, int]) -> None:
+        kind = What.RESOLVED if settled.refusal is None else What.REFUSED
+        task = session.task or session.kind.name.lower()
+        for key in session.own:
+            position = stored.get(key, 0)
+            if position:
+                lineage.note(What.STORED, key, job=settled.job, task=task, position=position)
+            else:
+                # From its intent on nothing else was stored there, and that was the key's last event (L3, L4).
+                lineage.note(kind, key, job=settled.job, task=task, position=session.position)
 
     def learned(
         self,
@@ -307,9 +326,7 @@ class Cache:
         level: Any = family.level if fresh is None else fresh
         if level.__class__ is not int or (
             session is not None
-            and (
-                session.parent is not None or slot.key in session.own or slot.key in session.serves or not session.open
-            )
+            and (session.careful or slot.key in session.own or slot.key in session.serves or not session.open)
         ):
             return self._hit_carefully(slot, fresh, session)
         now = self._now_ns()
@@ -363,7 +380,10 @@ class Cache:
         # `_last_ns` is no more than a moment ago: enough for what may begin at any time.
         if entry.early_ns <= self._last_ns and not self._keep_fresh(slot, entry, session):
             return MISSING
-        return self._taken(slot, entry)
+        value = self._taken(slot, entry)
+        if session is not None and session.watcher is not None and value is not MISSING:
+            session.watcher.saw(slot.key, entry.position, "local")
+        return value
 
     async def get(self, slot: Slot, fresh: Level | None = None) -> Any:
         """Read through. Inside a job no level goes below causal."""
@@ -373,6 +393,12 @@ class Cache:
     async def read(self, slot: Slot, fresh: Level | None = None) -> Reading:
         """Read through, and say where the value came from."""
         session = session_here()
+        reading = await self._read(slot, fresh, session)
+        if session is not None and session.watcher is not None:
+            session.watcher.saw(slot.key, reading.position, reading.tier)
+        return reading
+
+    async def _read(self, slot: Slot, fresh: Level | None, session: Session | None) -> Reading:
         self._families[slot.family.name] = slot.family
         need = self._need(slot.family, fresh, session)
         writer = session.writes(slot.key) or session.opener_of(slot.family) if session else None
@@ -510,8 +536,10 @@ class Cache:
         for slot in slots:
             entry = await self._prove(slot, need)  # waits once a partition: that look proves the others, too
             value = MISSING if entry is None else self._taken(slot, entry)
-            if value is not MISSING:
+            if value is not MISSING and entry is not None:
                 values[slot.key] = value
+                if session is not None and session.watcher is not None:
+                    session.watcher.saw(slot.key, entry.position, "local")
                 continue
             self._check_not_its_own(slot, session)
             self._families[slot.family.name] = slot.family
@@ -522,6 +550,8 @@ class Cache:
             for slot, outcome, joined in rides:
                 slot.family.counts.joined += joined
                 values[slot.key] = (await self._reading(slot, outcome)).value
+                if session is not None and session.watcher is not None:
+                    session.watcher.saw(slot.key, outcome.position, outcome.tier)
         return values
 
     def holds(self, slots: Sequence[Slot]) -> bool:
@@ -810,6 +840,14 @@ class Cache:
         self._forget_closed_loops()
         for follower in self._followers:
             follower.sweep(now)
+        if self.lineage is not None and self.lineage.is_due(now):
+            self._show_lineage(self.lineage)
+
+    def _show_lineage(self, lineage: Lineage) -> None:
+        try:
+            self._flights().own(lineage.publish())
+        except RuntimeError:
+            pass  # no loop runs here: the next reply that one hears shows it
 
     async def show(self, slot: Slot) -> Standing:
         """Look what stands in this place in the shared tier, and load nothing."""
@@ -891,8 +929,10 @@ class Cache:
         return self._auditor.ledger
 
     async def publish(self) -> None:
-        """Leave what was measured here where other processes find it. What cannot be told now is told later."""
+        """Leave what was measured and noted here where other processes find it. What cannot be told now is told later."""
         await self._auditor.publish()
+        if self.lineage is not None:
+            await self.lineage.publish()
 
     def open(self) -> None:
         """Read on after `close`."""

@@ -23,6 +23,7 @@ from selaras._cache.family import Family, Slot
 from selaras._cache.flight import Flight, Known, Outcome, Stale, is_cancelled
 from selaras._cache.follower import Follower
 from selaras._cache.histories import Seen
+from selaras._cache.lineage import Lineage
 from selaras._cache.local import LocalTier
 from selaras._cache.session import SESSION, Session, SessionKind
 from selaras._cache.storable import Storable, local_entry, without_value
@@ -32,6 +33,7 @@ from selaras._contracts.partition import Fill, Partition, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Look, Miss, Standing
 from selaras._core.cache.events import CacheEvent, Corrupt
 from selaras._core.cache.lifetimes import Past, note_of
+from selaras._core.cache.lineage import What
 from selaras._core.codec import CorruptBytes, OtherShape, checksum
 from selaras._core.errors import StaleSource, StoreUnavailable
 from selaras._core.jobs.job import Put
@@ -94,6 +96,7 @@ class Loading:
         tell: Callable[[CacheEvent], None],
         refresh: Callable[[Slot, int], object],
         sample: Callable[[Slot, bytes, int, tuple[str, ...]], None],
+        lineage: Lineage | None = None,
         slow_us: int = 0,
     ) -> None:
         self._partitions = partitions
@@ -107,6 +110,7 @@ class Loading:
         self._tell = tell
         self._refresh = refresh
         self._sample = sample
+        self._lineage = lineage
         self._slow_us = slow_us
         self._late: set[asyncio.Task[Any]] = set()
         self.vigil = Vigil(partitions, clock, tell=tell, own=self._own)
@@ -658,9 +662,13 @@ class Loading:
             if stored is None:
                 flight.slot.family.counts.refused += 1
                 self.vigil.passes(flight.slot, put.tags)
+                if self._lineage is not None:
+                    self._lineage.note_here(What.UNFILLED, flight.slot.key, position=reply.news.tail.position)
                 self._land(one, put.value, None)
                 continue
             position, stamp = stored
+            if self._lineage is not None:
+                self._lineage.note_here(What.FILLED, flight.slot.key, position=position)
             family, note = flight.slot.family, note_of(put.note)
             left_us = note.left_us(put.expires_in_us)
             family.counts.early += flight.aside

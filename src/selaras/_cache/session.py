@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, auto
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -21,6 +21,14 @@ from selaras._core.cache.lifetimes import Past
 from selaras._core.cache.opening import Opening
 from selaras._core.jobs.job import NewJob, Put
 from selaras._core.positions import Scope
+
+
+class Watcher(Protocol):
+    """Told of each read of a session."""
+
+    def saw(self, key: str, position: int | None, tier: str) -> None:
+        """A key was read: at which position (None: straight from the datastore), from which tier."""
+        ...
 
 
 class SessionKind(Enum):
@@ -78,6 +86,9 @@ class Session(Struct, eq=False):
         refused: the store said that it owns nothing any more.
         apart: no loader reads through this transaction: what is loaded while it is open may be kept.
         open: False once its end is being told: what comes later finds no session here (see `close`).
+        task: of its job, where it is known.
+        watcher: is told of its reads. `careful`: for that, or since there is a session around it, each of its reads is
+            more than a look at the local tier.
     """
 
     kind: SessionKind
@@ -105,6 +116,16 @@ class Session(Struct, eq=False):
     asked_ns: int = 0
     apart: bool = False
     open: bool = True
+    watcher: Watcher | None = None
+    task: str = ""
+    careful: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.careful = self.parent is not None
+
+    def watched(self, watcher: Watcher) -> None:
+        """Tell `watcher` of its reads from here on."""
+        self.watcher, self.careful = watcher, True
 
     def close(self) -> None:
         """From here on nothing is added to it: its end is about to be told from what it holds.

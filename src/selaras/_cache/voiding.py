@@ -12,11 +12,13 @@ from typing import Any
 
 from selaras._cache.family import Slot
 from selaras._cache.follower import Follower
+from selaras._cache.lineage import Lineage
 from selaras._cache.session import Pending, Session
 from selaras._cache.storable import Storable
 from selaras._contracts.partition import Invalidation, Partition
 from selaras._core.cache.entry import Entry
 from selaras._core.cache.lifetimes import Past, note_of
+from selaras._core.cache.lineage import What
 from selaras._core.errors import LeaseLost
 from selaras._core.jobs.job import Refusal
 from selaras._core.positions import News
@@ -35,6 +37,7 @@ class Voiding:
         heard: Callable[[Follower, News, int], bool],
         drop: Callable[[Iterable[str]], None],
         drop_joins: Callable[[], None],
+        lineage: Lineage | None = None,
     ) -> None:
         self._partitions = partitions
         self._followers = followers
@@ -43,6 +46,7 @@ class Voiding:
         self._heard = heard
         self._drop = drop
         self._drop_joins = drop_joins
+        self._lineage = lineage
 
     async def put(self, slot: Slot, value: Any, session: Session | None) -> None:
         """Keep a value for the settle of the session whose intent stands there; else void the key (P8).
@@ -182,6 +186,15 @@ class Voiding:
         sent = self._instant()
         news = await self._partitions[index].invalidate(names, follower.applied)
         self._heard(follower, news, sent)
+        if self._lineage is not None:
+            self._note(self._lineage, names, news.tail.position, first=index == 0)
+
+    def _note(self, lineage: Lineage, names: Invalidation, position: int, *, first: bool) -> None:
+        for key in names.keys:
+            lineage.note_here(What.VOIDED, key, position=position)
+        for kind, several in (("tag", names.tags), ("family", names.families)) if first else ():
+            for name in several:
+                lineage.note_here(What.VOIDED, f"{kind} {name}", position=position)
 
     def _version(self, slot: Slot, value: Any) -> int | None:
         return None if slot.family.version is None or value is None else slot.family.version(value)

@@ -18,6 +18,7 @@ from selaras._app.audits import audited, said
 from selaras._app.cached import Cached
 from selaras._app.declared import FamilySpec
 from selaras._app.key import Fresh, Key, Reading
+from selaras._app.lineage import noted
 from selaras._app.survey import cache_stats, invalidate_key, long_writers
 from selaras._app.warming import LOADS_AT_ONCE, Warmed, warm as warm_keys
 from selaras._core.cache.consistency import AGES_US, Audits, Found, Ledger
@@ -222,11 +223,12 @@ async def stats(target: Target, as_json: bool) -> None:
     While a job writes, what it writes is read from the datastore: those that have been at it for more than 10 s are listed.
     """
     parts = await cache_stats(target.store)
-    ledger, noted = await audited(target.store)
+    ledger, _ = await audited(target.store)
+    notes, noted_bytes = await noted(target.store)
     total = {
         # What is noted for people lies among the values, and is none.
-        "entries": sum(part.entries for part in parts) - (noted > 0),
-        "bytes": sum(part.bytes for part in parts) - noted,
+        "entries": sum(part.entries for part in parts) - notes,
+        "bytes": sum(part.bytes for part in parts) - noted_bytes,
         "intents": sum(part.intents for part in parts),
         "tokens": sum(part.tokens for part in parts),
     }

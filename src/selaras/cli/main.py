@@ -17,6 +17,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "jobs": ("selaras.cli.jobs:jobs", "List, show, retry, cancel and purge jobs."),
     "queues": ("selaras.cli.queues:queues", "Show queues; pause and resume them."),
     "cache": ("selaras.cli.cache:cache", "Read and invalidate cached values; see the shared tier."),
+    "explain": ("selaras.cli.explain:explain", "Say what a job read and who made it, or what happened to a value."),
     "doctor": ("selaras.cli.doctor:doctor", "See whether the store is in order, and what to do if not."),
     "migrate-store": ("selaras.cli.migrate:migrate_store", "Move the jobs of one store to another."),
     "demo": ("selaras.demo.command:demo", "Run a month of real flights, and check every plane."),

@@ -1,0 +1,98 @@
+"""What happened to cached values lately: who planted, resolved, filled and voided them, and what jobs read.
+
+read at position p  <── made by the last of what changed that key at or below p: a settle that stored or resolved, an
+invalidation; what was filled after it is what the datastore held then
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+
+class What(StrEnum):
+    """What happened to a key, or to a tag or a family."""
+
+    READ = "read"  # by a job
+    PLANTED = "planted"  # an intent stands there from here on
+    STORED = "stored"  # by the settle, which put the new value in the intent's place
+    RESOLVED = "resolved"  # by the settle: the intent is gone, and nothing stands there
+    REFUSED = "refused"  # the settle was refused: its lease had been lost; the key is voided
+    FILLED = "filled"  # a loaded value was stored
+    UNFILLED = "fill refused"  # a loaded value was not: the key was voided meanwhile, or is being written
+    VOIDED = "voided"
+
+
+CHANGES: Final = frozenset({What.PLANTED, What.STORED, What.RESOLVED, What.REFUSED, What.VOIDED})
+"""After these the key's value may be another one."""
+
+
+class Happening(Struct, frozen=True, array_like=True):
+    """One thing that happened.
+
+    Attributes:
+        at_us: civil time of the process that saw it: for people, nothing is ordered by it.
+        key: or "tag NAME", "family NAME". where: the process.
+        job, task: who did it; empty outside of jobs. A `writing()` scope is a job of the task "writing".
+        position: of the log, as far as it is known; 0: it is not.
+        tier: of a read.
+    """
+
+    at_us: int
+    what: What
+    key: str
+    where: str = ""
+    job: str = ""
+    task: str = ""
+    position: int = 0
+    tier: str = ""
+
+
+class Kept(Struct, frozen=True, array_like=True):
+    """A process that keeps pages of happenings in the store: how many, and when it last wrote one."""
+
+    process: str
+    pages: int
+    at_us: int
+
+
+def maker_of(key: str, position: int, happenings: Iterable[Happening]) -> Happening | None:
+    """Return what made the version of a key that was true at `position`, as far as it is known."""
+    makers = [one for one in happenings if one.key == key and one.what in CHANGES and 0 < one.position <= position]
+    # A settle resolves what was planted before; of one position the later one counts.
+    return max(makers, key=lambda one: (one.position, one.at_us), default=None)
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_page: Final = msgspec.msgpack.Decoder(list[Happening]).decode
+_directory: Final = msgspec.msgpack.Decoder(list[Kept]).decode
+
+
+def page_bytes(happenings: list[Happening]) -> bytes:
+    """Return a page as it is kept."""
+    return _encode(happenings)
+
+
+def page_of(data: bytes | None) -> list[Happening]:
+    """Read a page; one that another version of the program wrote is empty."""
+    try:
+        return _page(data) if data else []
+    except msgspec.DecodeError:
+        return []
+
+
+def directory_bytes(kept: list[Kept]) -> bytes:
+    """Return the directory of all processes as it is kept."""
+    return _encode(kept)
+
+
+def directory_of(data: bytes | None) -> list[Kept]:
+    """Read the directory; one that another version of the program wrote is empty."""
+    try:
+        return _directory(data) if data else []
+    except msgspec.DecodeError:
+        return []

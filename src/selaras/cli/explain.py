@@ -1,0 +1,118 @@
+"""`selaras explain`: what a job read, and who made it; what happened to a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from selaras._app.lineage import recent
+from selaras._app.survey import find_job
+from selaras._core.cache.lineage import Happening, What, maker_of
+from selaras.cli.cache import key_for
+from selaras.cli.exits import Told
+from selaras.cli.output import instant_json, instant_text, print_facts, print_json, print_table
+from selaras.cli.target import Target, json_option, on_store
+
+_COLUMNS = ("WHEN", "WHAT", "JOB", "TASK", "POSITION", "TIER", "PROCESS")
+
+
+@click.command("explain")
+@click.argument("words", nargs=-1, required=True, metavar="JOB | FAMILY [ARGUMENT]...")
+@json_option
+@on_store
+async def explain(target: Target, words: Sequence[str], as_json: bool) -> None:
+    """Say what a recent job read, and which settle made it; or what happened to a value lately.
+
+    A JOB is named by its id, a value by its FAMILY and the loader's ARGUMENTs, in order or as name=value. Processes note
+    so many jobs a second (the setting `lineage`), and keep what they noted for a day at the most.
+    """
+    happenings = await recent(target.store)
+    is_family = bool(target.reference) and words[0] in target.app.registry.families
+    if is_family or len(words) > 1:
+        await _explain_key(target, words, happenings, as_json=as_json)
+    else:
+        await _explain_job(target, words[0], happenings, as_json=as_json)
+
+
+async def _explain_job(target: Target, id: str, happenings: Sequence[Happening], *, as_json: bool) -> None:
+    own = [one for one in happenings if one.job == id]
+    found = await find_job(target.store, id)
+    if not own and found is None:
+        raise Told(
+            f"there is no job {id}, and nothing was noted of one: `selaras jobs list` shows those that there are"
+        )
+    reads = [one for one in own if one.what is What.READ]
+    made = [maker_of(one.key, one.position, happenings) for one in reads]
+    task = found.job.task if found else own[0].task
+    state = found.job.state.value if found else "forgotten"
+    if as_json:
+        print_json(
+            {
+                "job": id,
+                "task": task,
+                "state": state,
+                "reads": [
+                    {**_facts(one), "made_by": None if maker is None else _facts(maker)}
+                    for one, maker in zip(reads, made, strict=True)
+                ],
+                "did": [_facts(one) for one in own if one.what is not What.READ],
+            }
+        )
+        return
+    print_facts([("job", id), ("task", task), ("state", state)])
+    click.echo()
+    rows = [
+        (one.key, one.tier, str(one.position or ""), _maker_text(one, maker))
+        for one, maker in zip(reads, made, strict=True)
+    ]
+    print_table(("READ", "TIER", "POSITION", "MADE BY"), rows, empty="no read of it was noted")
+    did = [one for one in own if one.what is not What.READ]
+    if did:
+        click.echo()
+        print_table(("WHEN", "DID", "KEY", "POSITION"), [_did(one) for one in did], empty="")
+
+
+async def _explain_key(target: Target, words: Sequence[str], happenings: Sequence[Happening], *, as_json: bool) -> None:
+    key = key_for(target, words[0], words[1:])
+    concerns = {key.name, f"family {words[0]}"}
+    own = [one for one in happenings if one.key in concerns]
+    standing = await target.app.process().cache.explain(key.slot)
+    if as_json:
+        print_json({"key": key.name, "standing": standing, "happened": [_facts(one) for one in own]})
+        return
+    for line in standing:
+        click.echo(line)
+    click.echo()
+    rows = [
+        (instant_text(one.at_us), one.what.value, one.job, one.task, str(one.position or ""), one.tier, one.where)
+        for one in own
+    ]
+    print_table(_COLUMNS, rows, empty="nothing was noted of it lately")
+
+
+def _did(one: Happening) -> tuple[str, str, str, str]:
+    return instant_text(one.at_us), one.what.value, one.key, str(one.position or "")
+
+
+def _maker_text(read: Happening, maker: Happening | None) -> str:
+    if not read.position:
+        return "the datastore itself" if read.tier == "loader" else "this attempt"
+    if maker is None:
+        return "no change of it was noted"
+    who = f"job {maker.job} ({maker.task})" if maker.job else "code outside of jobs"
+    return f"{who}, {maker.what.value} at {maker.position}, {instant_text(maker.at_us)}"
+
+
+def _facts(one: Happening) -> dict[str, Any]:
+    return {
+        "at": instant_json(one.at_us),
+        "what": one.what.value,
+        "key": one.key,
+        "process": one.where,
+        "job": one.job,
+        "task": one.task,
+        "position": one.position or None,
+        "tier": one.tier,
+    }

@@ -1,0 +1,85 @@
+"""`selaras explain`."""
+
+from __future__ import annotations
+
+import pytest
+from tests.edges.shell import Line, Shell, everywhere
+
+
+def ids_of(line: Line) -> dict[str, str]:
+    return {job["task"]: job["id"] for job in line.json("jobs", "list")}
+
+
+@everywhere
+def test_a_job_is_explained_by_what_it_read_and_who_made_that(shell: Shell, line: Line) -> None:
+    shell.write("shop.py", (shell.directory / "shop.py").read_text() + LOOK)
+    shell.enqueue("reprice.call(42, 2.0)")
+    shell.work()
+    shell.enqueue("look.call(42)")
+    shell.work()
+    ids = ids_of(line)
+
+    explained = line.json("explain", ids["look"])
+    text = line("explain", ids["look"]).stdout
+
+    (read,) = explained["reads"]
+    assert (explained["task"], explained["state"]) == ("look", "succeeded")
+    assert read["key"] == "product:42"
+    assert read["made_by"]["job"] == ids["reprice"]
+    assert f"job {ids['reprice']} (reprice), resolved at" in text
+    did = line.json("explain", ids["reprice"])["did"]
+    assert [one["what"] for one in did][:1] == ["planted"]
+    assert [one["what"] for one in did][-1:] == ["resolved"]
+
+
+@everywhere
+def test_a_value_is_explained_by_what_stands_there_and_what_happened_to_it(shell: Shell, line: Line) -> None:
+    shell.enqueue("reprice.call(42, 2.0)")
+    shell.work()
+
+    explained = line.json("explain", "product", "42")
+    text = line("explain", "product", "id=42").stdout
+
+    assert explained["key"] == "product:42"
+    assert {one["what"] for one in explained["happened"]} >= {"planted", "resolved", "read"}
+    assert "intent" not in text.partition("WHEN")[0]
+    assert "planted" in text
+    assert line.json("cache", "stats")["entries"] == 0, "what is noted for people is no value"
+
+
+def test_what_runs_in_a_child_process_is_explained_too(shell: Shell, line: Line) -> None:
+    shell.write("shop.py", (shell.directory / "shop.py").read_text() + LOOK.replace("@app.task", APART))
+    shell.enqueue("look.call(42)")
+    shell.work()
+
+    (read,) = line.json("explain", ids_of(line)["look"])["reads"]
+
+    assert (read["key"], read["tier"]) == ("product:42", "loader")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("0123",), 1, "there is no job 0123"),
+        (("prodct", "42"), 2, "did you mean 'product'?"),
+        (("product", "x"), 2, "id='x' is no int"),
+        ((), 2, "Missing argument"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(shell: Shell, line: Line, words: tuple[str, ...], code: int, said: str) -> None:
+    shell.enqueue()
+
+    result = line("explain", *words)
+
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+LOOK = """
+
+@app.task
+async def look(id: int) -> float:
+    return (await product(id)).price
+"""
+APART = '@app.task(executor="process")'
