@@ -119,7 +119,7 @@ async def test_so_many_jobs_a_second_are_watched_and_so_many_reads_of_each_are_n
     watched = [lineage.watch(session) for session in sessions]
 
     assert [watch is not None for watch in watched] == [True, True, False, False]
-    assert [session.careful for session in sessions] == [True, True, False, False]
+    assert [session.watcher is not None for session in sessions] == [True, True, False, False]
     world.advance(1.1)
     assert lineage.watch(sessions[2]) is not None
     watch = Watch()

@@ -242,14 +242,10 @@ class Cache:
         for key in session.own:
             if self._written.get(key) is session:
                 del self._written[key]
-        if not settled.stored:
-            self._drop_keys(session.own)
-            self._drop_keys(session.serves)
-            return
         stored = {key: (position, stamp) for key, position, stamp in settled.stored}
         if self.lineage is not None:
             self._note_settle(self.lineage, session, settled, {key: position for key, (position, _) in stored.items()})
-        self._drop_keys(key for key in (*session.own, *session.serves) if key not in stored)
+        self._drop_keys(key for written in (session.own, session.serves) for key in written if key not in stored)
         if session.opens:
             self.told()
         for key, (position, stamp) in stored.items():
@@ -326,7 +322,13 @@ class Cache:
         level: Any = family.level if fresh is None else fresh
         if level.__class__ is not int or (
             session is not None
-            and (session.careful or slot.key in session.own or slot.key in session.serves or not session.open)
+            and (
+                session.parent is not None
+                or session.watcher is not None
+                or slot.key in session.own
+                or slot.key in session.serves
+                or not session.open
+            )
         ):
             return self._hit_carefully(slot, fresh, session)
         now = self._now_ns()

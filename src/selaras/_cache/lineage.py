@@ -107,7 +107,7 @@ class Lineage:
             return None
         self._jobs_left -= 1
         watch = Watch()
-        session.watched(watch)
+        session.watcher = watch
         return watch
 
     def note(self, what: What, key: str, *, job: str = "", task: str = "", position: int = 0) -> None:

@@ -87,8 +87,7 @@ class Session(Struct, eq=False):
         apart: no loader reads through this transaction: what is loaded while it is open may be kept.
         open: False once its end is being told: what comes later finds no session here (see `close`).
         task: of its job, where it is known.
-        watcher: is told of its reads. `careful`: for that, or since there is a session around it, each of its reads is
-            more than a look at the local tier.
+        watcher: is told of its reads.
     """
 
     kind: SessionKind
@@ -118,14 +117,6 @@ class Session(Struct, eq=False):
     open: bool = True
     watcher: Watcher | None = None
     task: str = ""
-    careful: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.careful = self.parent is not None
-
-    def watched(self, watcher: Watcher) -> None:
-        """Tell `watcher` of its reads from here on."""
-        self.watcher, self.careful = watcher, True
 
     def close(self) -> None:
         """From here on nothing is added to it: its end is about to be told from what it holds.

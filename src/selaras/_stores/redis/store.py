@@ -24,7 +24,7 @@ from selaras._stores.redis.topology import topology_of
 
 _log = logging.getLogger("selaras")
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """What this version makes of its keys; another number is another layout."""
 
 NEVER: Final = -1
