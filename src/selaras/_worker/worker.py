@@ -151,8 +151,13 @@ class Worker:
         self.stop(f"{where} failed", Exit.FAILED)
 
     def _on_loop(self, call: Callable[[], object]) -> None:
+        """Do it on the worker's loop: at once, if this is that loop, so that nothing is claimed after it."""
         loop = self._loop
-        if loop is None:
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if loop is None or loop is here:
             call()
             return
         try:
