@@ -138,7 +138,7 @@ class Worker:
             return
         self._reason, self._code = reason, code
         self._end_by_ns = self._now() + (self._grace_us + 2 * self._patience_us) * 1_000 + int(FLUSH_MOST * 1e9)
-        self._on_loop(self._told.set)
+        self._on_loop(self._claim_nothing_more)
 
     def halt(self, reason: str = "asked to, hard") -> None:
         """Stop at once: nothing is waited for; from any thread."""
@@ -149,6 +149,12 @@ class Worker:
 
     def _failed(self, where: str) -> None:
         self.stop(f"{where} failed", Exit.FAILED)
+
+    def _claim_nothing_more(self) -> None:
+        for tenure in self._tenures:
+            for turner in tenure.turners:
+                turner.close()
+        self._told.set()
 
     def _on_loop(self, call: Callable[[], object]) -> None:
         """Do it on the worker's loop: at once, if this is that loop, so that nothing is claimed after it."""
