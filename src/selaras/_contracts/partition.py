@@ -19,7 +19,8 @@ The laws every store keeps (P-numbers: the protocol's rules):
     L9  Turns are numbered by the instance; a repeat returns the same outcomes, of its claims those that still stand, and
         fresh news (P16). What a heartbeat released meanwhile, or a later turn settled, is another's or over: to hand it
         out once more would run it twice.
-    L10 Of a line at most one job runs. Its head is the first by (priority, time of joining) that may run (P21).
+    L10 Of a line at most one job runs. Its head is the first by (priority, time of joining) that may run (P21);
+         promoted, it has the place among all that are ready at which it joined, so that a line is not starved by a backlog.
     L11 What belongs to another partition goes into the outbox in the same step, and is delivered at least once;
         accepting a delivery twice does no more than void once more (P17, P22).
     L12 What no attempt follows lets go of everything: whatever ends a job, by hand or by itself, frees its line, its
