@@ -29,6 +29,18 @@ async def test_the_jobs_of_a_line_run_one_at_a_time_in_order(world: World) -> No
     assert order == [A, B, C]
 
 
+async def test_a_promoted_job_has_the_place_at_which_it_joined(world: World) -> None:
+    """L10: the next in a line does not wait behind all that was enqueued while it stood there."""
+    worker = await world.worker()
+    await world.enqueue(job(A, line=LINE), job(B, line=LINE), job(C))
+    first = await worker.claim()
+    await worker.end(first)
+
+    order = [(await worker.claim()).job for _ in range(2)]
+
+    assert (first.job, order) == (A, [B, C])
+
+
 async def test_only_the_head_of_a_line_is_ready(world: World) -> None:
     await world.enqueue(job(A, line=LINE), job(B, line=LINE), job(C, line=LINE2))
 
