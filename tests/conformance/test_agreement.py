@@ -586,11 +586,21 @@ class Histories(RuleBasedStateMachine):
         index=some,
     )
     def list_jobs(self, states: tuple[JobState, ...], queue: str, task: str, index: int) -> None:
-        partition, before = index % self.partitions, 0
+        partition = index % self.partitions
+        cursors = [0 for _ in self.stores]  # each store's own: they count jobs and joinings as they like
         while True:
-            which = JobFilter(states=states, queue=queue, task=task, before=before, limit=2)
-            before = self.both(partition, lambda one, which=which: one.jobs(which)).cursor
-            if not before:
+            pages = [
+                self.run(
+                    store.partitions[partition].jobs(
+                        JobFilter(states=states, queue=queue, task=task, before=before, limit=2)
+                    )
+                )
+                for store, before in zip(self.stores, cursors, strict=True)
+            ]
+            self.compare([page.jobs for page in pages])
+            cursors = [page.cursor for page in pages]
+            self.compare([bool(cursor) for cursor in cursors])
+            if not cursors[0]:
                 break
 
     def inspect(self) -> None:

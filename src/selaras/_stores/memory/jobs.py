@@ -412,7 +412,7 @@ class Jobs:
         row.asker = instance
         if row.state is JobState.READY:
             self._take(row, instance, 0, now)
-            for key in new.writes:
+            for key in row.new.writes:
                 if self._is_here(key):
                     self._cells.plant(Owner(self.index, row.id, row.fence), key, now)
         return (row.fence if row.state is JobState.RUNNING else 0), None
