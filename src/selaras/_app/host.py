@@ -127,8 +127,9 @@ class AppHost:
             Owner(partition, claim.job, claim.fence),
             asked_ns=self._sent_ns[partition],
         )
-        if self._cache.lineage is not None:
-            self._begin_lineage(self._cache.lineage, claim, session)
+        lineage = self._cache.lineage
+        if lineage is not None and (claim.writes or received_ns >= lineage.full_until_ns):
+            self._begin_lineage(lineage, claim, session)
         places = NO_PLACES
         if spec.reads_first or claim.writes or claim.serves:
             places = spec.places(arguments, self._process.partitions)

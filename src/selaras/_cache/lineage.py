@@ -65,6 +65,10 @@ class Watch:
             self.left_out += 1
 
 
+_FULL_NS: Final = 20_000_000
+"""When as many jobs are watched as may be in a second, others are not even asked for so long."""
+
+
 class Lineage:
     """One process's.
 
@@ -90,6 +94,7 @@ class Lineage:
         self._process, self._where = process, where
         self._by = by
         self._second_ns = 0
+        self.full_until_ns = 0  # there was no room for another job: not worth a look before
         self._jobs_left = self._noted_left = 0
         self._page: list[Happening] = []
         self._pages = 0  # full ones
@@ -104,6 +109,7 @@ class Lineage:
     def watch(self, session: Session) -> Watch | None:
         """Watch what a session's job reads, if this second has room for one more."""
         if self._jobs_left <= 0 and not self._next_second():
+            self.full_until_ns = session.since_ns + _FULL_NS
             return None
         self._jobs_left -= 1
         watch = Watch()
