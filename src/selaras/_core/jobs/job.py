@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -360,3 +360,21 @@ def fate_of(attempt: int, *, state: JobState, fence: int, history: Sequence[Ende
     if ended is not None and ended.event is not JobEvent.LOSE and not ended.unsure:
         return Fate.SETTLED
     return Fate.GONE if state in FINAL else Fate.PENDING
+
+
+_SHOWN: Final = tuple(name for name in Standing.__struct_fields__ if name not in {"job", "history"})
+_CARRIED: Final = tuple(
+    name for name in _SHOWN if name not in {"state", "created_us", "place", "ended_us", "keep_until_us"}
+)
+
+
+def standing(row: Any, job: NewJob) -> Standing:
+    """Show a store's row, which has the fields of a `Standing` by the same names. `job`: what was asked for."""
+    return Standing(job=job, history=tuple(row.history), **{name: getattr(row, name) for name in _SHOWN})
+
+
+def carry_over(row: Any, stood: Standing) -> None:
+    """Give a new row what a job brings along, but for where it stands now."""
+    for name in _CARRIED:
+        setattr(row, name, getattr(stood, name))
+    row.history = list(stood.history)

@@ -49,6 +49,8 @@ from selaras._core.jobs.job import (
     Settlement,
     Standing,
     UniqueUntil,
+    carry_over,
+    standing,
 )
 from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed
 from selaras._core.jobs.states import JobEvent, JobState
@@ -256,20 +258,7 @@ class Jobs:
             return False
         self._numbers = max(self._numbers, standing.place, standing.joined)
         row = self.rows[new.id] = Row(new, self._next_number(), standing.created_us)
-        for name in (
-            "due_us",
-            "expires_us",
-            "joined",
-            "attempt",
-            "lost",
-            "unsure",
-            "input",
-            "error",
-            "progress",
-            "reason",
-        ):
-            setattr(row, name, getattr(standing, name))
-        row.strayed_us, row.history = standing.strayed_us, list(standing.history)
+        carry_over(row, standing)
         if standing.state is JobState.FAILED:
             row.state, row.ended_us, row.keep_until_us = JobState.FAILED, standing.ended_us, standing.keep_until_us
             return True
@@ -1005,29 +994,13 @@ def standing_of(row: Row) -> Standing | None:
     if row.state not in MOVING or row.new.kind is not JobKind.TASK:
         return None
     asked = NewJob(id=row.id, task=row.new.task)
-    return Standing(
+    return standing(
         job=structs.replace(
             row.new,
             parents=tuple(row.waits.values()),
             **{name: getattr(asked, name) for name in ("due_us", "delay_us", "on_conflict", "positions")},
         ),
-        state=row.state,
-        created_us=row.created_us,
-        due_us=row.due_us,
-        expires_us=row.expires_us,
-        place=row.place,
-        joined=row.joined,
-        attempt=row.attempt,
-        lost=row.lost,
-        unsure=row.unsure,
-        input=row.input,
-        error=row.error,
-        progress=row.progress,
-        reason=row.reason,
-        strayed_us=row.strayed_us,
-        ended_us=row.ended_us,
-        keep_until_us=row.keep_until_us,
-        history=tuple(row.history),
+        row=row,
     )
 
 

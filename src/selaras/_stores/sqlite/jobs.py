@@ -49,6 +49,7 @@ from selaras._core.jobs.job import (
     Settlement,
     Standing,
     UniqueUntil,
+    carry_over,
 )
 from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed
 from selaras._core.jobs.states import JobEvent, JobState
@@ -599,20 +600,7 @@ class Jobs:
         self._log.numbers = max(self._log.numbers, standing.place, standing.joined)
         row = self._rows[new.id] = Row(self._log.next_number(), new.id, standing.created_us)
         row.renew(new)
-        for name in (
-            "due_us",
-            "expires_us",
-            "joined",
-            "attempt",
-            "lost",
-            "unsure",
-            "input",
-            "error",
-            "progress",
-            "reason",
-        ):
-            setattr(row, name, getattr(standing, name))
-        row.strayed_us, row.history = standing.strayed_us, list(standing.history)
+        carry_over(row, standing)
         self.touch(row)
         if standing.state is JobState.FAILED:
             row.state, row.ended_us, row.keep_until_us = JobState.FAILED, standing.ended_us, standing.keep_until_us

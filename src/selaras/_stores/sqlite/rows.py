@@ -8,7 +8,18 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
-from selaras._core.jobs.job import MOVING, Edge, Ended, JobKind, JobRecord, NewJob, Parent, Standing, UniqueUntil
+from selaras._core.jobs.job import (
+    MOVING,
+    Edge,
+    Ended,
+    JobKind,
+    JobRecord,
+    NewJob,
+    Parent,
+    Standing,
+    UniqueUntil,
+    standing,
+)
 from selaras._core.jobs.states import JobState
 from selaras._stores.sqlite.connection import UNREADABLE, Value
 from selaras._stores.sqlite.schema import KINDS, STATES
@@ -340,7 +351,7 @@ def standing_of(row: Row) -> Standing | None:
     if row.state not in MOVING or row.kind is not JobKind.TASK:
         return None
     rest = row.rest
-    return Standing(
+    return standing(
         job=NewJob(
             id=row.id,
             task=row.task,
@@ -361,23 +372,7 @@ def standing_of(row: Row) -> Standing | None:
             result_ttl_us=row.result_ttl_us,
             failed_ttl_us=rest.failed_ttl_us,
         ),
-        state=row.state,
-        created_us=row.created_us,
-        due_us=row.due_us,
-        expires_us=row.expires_us,
-        place=row.place,
-        joined=row.joined,
-        attempt=row.attempt,
-        lost=row.lost,
-        unsure=row.unsure,
-        input=row.input,
-        error=row.error,
-        progress=row.progress,
-        reason=row.reason,
-        strayed_us=row.strayed_us,
-        ended_us=row.ended_us,
-        keep_until_us=row.keep_until_us,
-        history=tuple(row.history),
+        row=row,
     )
 
 
