@@ -338,6 +338,26 @@ async def test_settlements_that_turns_cannot_deliver_go_out_by_the_heartbeat() -
         assert ground.host.started == ["a", "b"]
 
 
+async def test_a_settlement_that_a_heartbeat_delivered_goes_out_by_no_other() -> None:
+    """While the turns are dead, each beat would settle it again, be refused, and leave no room for later ones."""
+
+    async def die_at_settles(request: TurnRequest, turn: Turning) -> TurnReply:
+        if request.settlements:
+            raise StoreUnavailable("the main connection is dead")
+        return await turn(request)
+
+    async with working({"n": Task(nothing)}, lease_us=400_000, heartbeat_us=100_000) as ground:
+        ground.partition.turning = die_at_settles
+        await ground.enqueue("n", "a")
+        await ground.until_state("a", JobState.SUCCEEDED)
+        await ground.until(lambda: len(ground.host.ended) == 1)
+        before = len(ground.store.beats)
+        await ground.until(lambda: len(ground.store.beats) > before + 4)
+
+        assert [each.job for beat in ground.store.beats for each in beat.settlements] == ["a"]
+        assert not ground.diary.of(SettleRefused)
+
+
 async def test_a_thread_past_its_deadline_is_given_up_and_its_late_end_voids() -> None:
     """P18, P19: it is not renewed for ever; the next attempt may run; what it wrote late is voided once more."""
     gate = threading.Event()

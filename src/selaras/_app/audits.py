@@ -1,15 +1,24 @@
-"""Who reads, for audits; and what is said when one finds a stale value."""
+"""Who reads, for audits; and what is said of what the cache meets: a stale value, a lost tier, bytes that are damaged."""
 
 from __future__ import annotations
 
 import logging
+from typing import assert_never
 
 from selaras._app.current import CURRENT
 from selaras._cache.auditing import NOTE, Reader
 from selaras._cache.notes import Notes
 from selaras._contracts.store import Store
 from selaras._core.cache.consistency import Found, Ledger, ledger_of
-from selaras._core.cache.events import CacheEvent, IntentStands, StaleRead
+from selaras._core.cache.events import (
+    CacheEvent,
+    Corrupt,
+    IntentStands,
+    SharedTierBack,
+    SharedTierLost,
+    StaleRead,
+    Unstorable,
+)
 from selaras._core.durations import format_us
 
 _log = logging.getLogger("selaras")
@@ -24,17 +33,47 @@ def reader_here() -> Reader:
     return job.task, job.queue, job.id
 
 
-def log_cache_event(event: CacheEvent) -> None:
-    """Tell what somebody must look after."""
-    if isinstance(event, StaleRead):
-        found = event.found
-        _log.error(
-            "stale read: %s",
-            said(found),
-            extra={"family": found.family, "task": found.task, "pool": found.pool, "job": found.job},
-        )
-    elif isinstance(event, IntentStands):
-        _log.warning("%s is loaded from the datastore at each read: %s", event.key, event.text)
+class CacheLog:
+    """Tells in the log what somebody must look after."""
+
+    def __init__(self) -> None:
+        self._damaged: set[str] = set()
+
+    def heard(self, event: CacheEvent) -> None:
+        """Tell one event; of a family's damaged entries the first one aloud, for where one is, many may be."""
+        match event:
+            case StaleRead(found=found):
+                _log.error(
+                    "stale read: %s",
+                    said(found),
+                    extra={"family": found.family, "task": found.task, "pool": found.pool, "job": found.job},
+                )
+            case IntentStands(key=key, text=text):
+                _log.warning("%s is loaded from the datastore at each read: %s", key, text)
+            case Unstorable(family=family, key=key, error=error):
+                _log.warning(
+                    "%s was served, but it cannot be stored (%s): values of %s are loaded at each read where that is so",
+                    *(key, error, family),
+                    extra={"family": family},
+                )
+            case Corrupt(family=family, key=key):
+                level = logging.DEBUG if family in self._damaged else logging.WARNING
+                self._damaged.add(family)
+                _log.log(
+                    level,
+                    "%s: what the store holds is not what was stored: it was dropped and loaded anew; others of %s are "
+                    "told at level DEBUG",
+                    *(key, family),
+                    extra={"family": family},
+                )
+            case SharedTierLost(partition=partition, error=error):
+                _log.warning(
+                    "the shared tier of partition %d does not answer (%s): reads go to the datastore", partition, error
+                )
+            case SharedTierBack(partition=partition):
+                _log.warning("the shared tier of partition %d answers again", partition)
+            case _:
+                assert_never(event)
 
 
 def said(found: Found) -> str:

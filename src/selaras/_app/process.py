@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Final
 from weakref import WeakKeyDictionary, WeakSet
 
-from selaras._app.audits import log_cache_event, reader_here
+from selaras._app.audits import CacheLog, reader_here
 from selaras._app.ends import Ends
 from selaras._app.once import Interrupted, Once, own
 from selaras._app.relaying import relay
@@ -120,7 +120,7 @@ class Process:
             local_entries=settings.local_entries,
             entropy=entropy,
             slow_us=settings.shared_timeout,
-            observer=log_cache_event,
+            observer=CacheLog().heard,
             reader=reader_here,
             publishes=True,
             lineage=Lineage(

@@ -528,7 +528,7 @@ class Turner:
         return Leaving(self.index, self._number, abandoned, tuple(ends[:LAST_WORDS_MOST]))
 
     def _overdue(self) -> tuple[Settlement, ...]:
-        """Return settlements that turns could not deliver for longer than a lease (P19)."""
+        """Return settlements that turns could not deliver for longer than a lease (P19), and no beat has."""
         long_ago = self._now() - self._crew.lease_ns
         if not (self._in_flight or self._pending):
             return ()
@@ -537,6 +537,7 @@ class Turner:
             for sent in tuple(self._in_flight.values())
             if sent.at_ns <= long_ago
             for each in sent.request.settlements
+            if each.fence not in self._by_beat
         ]
         if self._pending and self._pending_since_ns <= long_ago:
             late += self._pending
