@@ -169,6 +169,7 @@ class Selaras:
             soft_timeout: a read that may have such a value waits no longer for the loader, which goes on.
             hard_timeout: a load that takes longer is an error. A plain function goes on in its thread.
             fallback_loads: how many loads run at once in a process while the shared tier does not answer.
+            max_value, compress_threshold: as the settings of these names; bytes of an encoded value.
             audit: the share of hits that is compared with the datastore in the background: 0.001 is one in a thousand.
                 `selaras cache stats` shows what that came to; what was stale is voided, and logged as an error.
 

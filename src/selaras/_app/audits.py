@@ -17,6 +17,7 @@ from selaras._core.cache.events import (
     SharedTierBack,
     SharedTierLost,
     StaleRead,
+    TooLarge,
     Unstorable,
 )
 from selaras._core.durations import format_us
@@ -54,6 +55,13 @@ class CacheLog:
                 _log.warning(
                     "%s was served, but it cannot be stored (%s): values of %s are loaded at each read where that is so",
                     *(key, error, family),
+                    extra={"family": family},
+                )
+            case TooLarge(family=family, key=key, bytes=size, most=most):
+                _log.warning(
+                    "%s was served, but not kept: it is %s bytes encoded, and max_value is %s; values of %s are loaded at each "
+                    "read where that is so: cache less of them, or raise max_value",
+                    *(key, f"{size:,}", f"{most:,}", family),
                     extra={"family": family},
                 )
             case Corrupt(family=family, key=key):

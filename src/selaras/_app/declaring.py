@@ -101,6 +101,8 @@ class CommonFamilyOptions(TypedDict, total=False):
     stale_if_error: Duration
     stale_while_revalidate: Duration
     fallback_loads: int
+    max_value: int | None
+    compress_threshold: int | None
     audit: float
 
 
@@ -339,6 +341,8 @@ def declare_family(
     stale_if_error: Duration = 0,
     stale_while_revalidate: Duration = 0,
     fallback_loads: int = 32,
+    max_value: int | None = None,
+    compress_threshold: int | None = None,
     audit: float = 0.0,
 ) -> FamilySpec:
     """Declare a family. Raises ConfigurationError, saying what does not fit and what to write instead."""
@@ -388,6 +392,8 @@ def declare_family(
         stale_if_error_us=if_error_us,
         stale_while_revalidate_us=meanwhile_us,
         fallback_loads=_at_least_one(name, fallback_loads),
+        max_value=_bytes(name, "max_value", max_value, program.settings.max_value),
+        compress_threshold=_bytes(name, "compress_threshold", compress_threshold, program.settings.compress_threshold),
         audit=_share(name, audit, during_write),
     )
     spec.tag_names = None if callable(tags) else frozenset(text.partition(":")[0] for text in _texts(tags))
@@ -443,6 +449,10 @@ def _at_least_one(family: str, loads: object) -> int:
     if count(loads, option=f"family {family!r}: fallback_loads") < 1:
         raise ConfigurationError(f"family {family!r}: fallback_loads=0 would answer nobody: give at least 1")
     return cast(int, loads)
+
+
+def _bytes(family: str, option: str, given: int | None, default: int) -> int:
+    return default if given is None else count(given, option=f"family {family!r}: {option}")
 
 
 def _old_parameter(family: str, parameters: Mapping[str, inspect.Parameter]) -> str | None:

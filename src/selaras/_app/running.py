@@ -19,7 +19,6 @@ from selaras._app.lines import HELD, Hold
 from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.resources import JOB, Opened
-from selaras._app.settings import UNBOUNDED
 from selaras._cache.cache import MISSING
 from selaras._cache.family import Slot
 from selaras._cache.session import SESSION, Session
@@ -190,7 +189,7 @@ class AttemptRun(Struct, eq=False):
 
     def _ended_well(self, value: Any) -> Settlement:
         try:
-            result = self.spec.result.encode(value, path="result", most=UNBOUNDED)
+            result = self.spec.result.encode(value, path="result")
         except NotEncodable as error:
             return self._settlement(Unstorable(str(error)))
         most = self.program.settings.max_result

@@ -79,6 +79,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("threads", 16, "count", "plain-function jobs at once"),
     Option("children", 2, "count", "executor='process' jobs at once, in child processes"),
     Option("ttl", "5m", "time", "cached values: only a backstop, for what changes the datastore unannounced"),
+    Option("max_value", 1 << 20, "bytes", "a cached value beyond it is served and not kept; 0: no bound"),
+    Option(
+        "compress_threshold",
+        16 << 10,
+        "bytes",
+        "cached values from this size on are packed in the shared tier (zlib), if that saves an eighth; 0: never",
+    ),
     Option("max_lag", 1, "time", "a process cut off from the log stops serving its local tier after so long"),
     Option(
         "shared_timeout", 1, "time", "reads go to the loader if the shared tier does not answer in so long; 0: never"
@@ -112,6 +119,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     threads: int
     children: int
     ttl: int
+    max_value: int
+    compress_threshold: int
     max_lag: int
     shared_timeout: int
     local_bytes: int
@@ -149,6 +158,8 @@ class SettingValues(TypedDict, total=False):
     threads: int
     children: int
     ttl: Duration
+    max_value: int
+    compress_threshold: int
     max_lag: Duration
     shared_timeout: Duration
     local_bytes: int

@@ -28,7 +28,7 @@ from selaras._cache.lineage import Lineage
 from selaras._cache.loading import Loading
 from selaras._cache.local import NEVER, READS_COUNTED, LocalEntry, LocalTier, count_read
 from selaras._cache.session import SESSION, Session, SessionKind, session_here
-from selaras._cache.storable import Storable, local_entry
+from selaras._cache.storable import Storable, local_entry, opened
 from selaras._cache.voiding import Voiding
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.store import Store
@@ -38,6 +38,7 @@ from selaras._core.cache.events import CacheEvent, SharedTierBack, SharedTierLos
 from selaras._core.cache.freshness import Level, Need, may_join, proves, since_of
 from selaras._core.cache.lifetimes import ONE, Past, note_of
 from selaras._core.cache.lineage import What
+from selaras._core.cache.packing import unpacked
 from selaras._core.codec import CorruptBytes, checksum
 from selaras._core.errors import StoreUnavailable, WouldDeadlock
 from selaras._core.jobs.job import Settled
@@ -255,7 +256,7 @@ class Cache:
             put = pending.put
             self.learned(
                 pending.slot,
-                put.value,
+                unpacked(put.value, 0),
                 position=position,
                 stamp=stamp,
                 sent_ns=sent_ns,
@@ -625,7 +626,9 @@ class Cache:
         if pending is not None:
             slot.family.counts.own += 1
             self._local.lift(slot.key, self.instant())
-            value = pending.value if slot.family.codec.shared else slot.family.codec.decode(pending.put.value)
+            value = (
+                pending.value if slot.family.codec.shared else slot.family.codec.decode(unpacked(pending.put.value, 0))
+            )
             return Reading(value, "put", why="this attempt put it")
         preimage = writer.preimage_of(slot.key)
         if preimage is not None:
@@ -648,6 +651,7 @@ class Cache:
         """
         follower = self._followers[slot.partition]
         now, asked = self.instant(), writer.asked_ns or writer.since_ns
+        entry = opened(slot, entry)
         left_us = note_of(entry.note).left_us(entry.expires_in_us)
         late = left_us is not None and writer.since_ns + left_us * 1_000 <= now
         if late or now - asked > self._max_lag_ns or self._local.answers.of(slot.key) >= asked:

@@ -44,7 +44,8 @@ class Counts:
         refused: loads whose fill was refused. fallbacks: loads because the store could not be reached.
         early: loads ahead of a value's end. stale: served past the ttl. unchanged: loads that found the same value.
         audited: compared with the datastore. stale_reads: of those, older than the reader needed.
-        repaired: corrupt entries. unstorable: values that could not be stored. errors: loads that failed.
+        repaired: corrupt entries. unstorable: values that could not be stored. too_large: larger ones than are kept.
+        errors: loads that failed.
     """
 
     local: int = 0
@@ -65,6 +66,7 @@ class Counts:
     stale_reads: int = 0
     repaired: int = 0
     unstorable: int = 0
+    too_large: int = 0
     errors: int = 0
 
 
@@ -90,6 +92,8 @@ class Family:
         replica_lag_us: how long fills stay closed after a write that named no version, where `version` is given.
         tags: of a value, from its arguments and itself.
         level: of a read that names none.
+        max_value: bytes of a value, beyond which it is served and not kept; 0: no bound.
+        compress_threshold: bytes of a value, from which on the shared tier is given it packed; 0: never.
         audit: the share of its hits that is compared with the datastore. `audit_at`: at this count of local hits the
             next one is; 0: it is not drawn yet.
     """
@@ -116,6 +120,8 @@ class Family:
     stale_if_error_us: int = 0
     stale_while_revalidate_us: int = 0
     fallback_loads: int = 32
+    max_value: int = 0
+    compress_threshold: int = 0
     audit: float = 0.0
     load_us: int = 0
     counts: Counts = field(default_factory=Counts)

@@ -26,7 +26,7 @@ from selaras._cache.histories import Seen
 from selaras._cache.lineage import Lineage
 from selaras._cache.local import LocalTier
 from selaras._cache.session import SESSION, Session, SessionKind
-from selaras._cache.storable import Storable, local_entry, without_value
+from selaras._cache.storable import Storable, local_entry, opened, without_value
 from selaras._cache.vigil import Vigil
 from selaras._contracts.clock import Clock
 from selaras._contracts.partition import Fill, Partition, ReadRequest
@@ -34,6 +34,7 @@ from selaras._core.cache.entry import Busy, Entry, Hit, Look, Miss, Standing
 from selaras._core.cache.events import CacheEvent, Corrupt
 from selaras._core.cache.lifetimes import Past, note_of
 from selaras._core.cache.lineage import What
+from selaras._core.cache.packing import unpacked
 from selaras._core.codec import CorruptBytes, OtherShape, checksum
 from selaras._core.errors import StaleSource, StoreUnavailable
 from selaras._core.jobs.job import Put
@@ -199,6 +200,7 @@ class Loading:
             for flight, look in zip(there, sight.looks, strict=True):
                 match look:
                     case Hit(entry, token, wait_us):
+                        entry = opened(flight.slot, entry)
                         if token:
                             flight.token, flight.known = token, Known(entry, sight.sent_ns)
                             permits.append(_Permit(flight, "it is loaded anew"))
@@ -248,8 +250,16 @@ class Loading:
         sent = self._instant()
         if not follower.breaker.lets(sent):
             return _Sight(None)
+        large = self._storable.large
         requests = [
-            ReadRequest(f.slot.key, f.slot.family.name, f.slot.family.lease_us(), f.distrust, f.renews) for f in flights
+            ReadRequest(
+                f.slot.key,
+                f.slot.family.name,
+                0 if f.slot.key in large else f.slot.family.lease_us(),
+                f.distrust,
+                f.renews,
+            )
+            for f in flights
         ]
         try:
             reply = await self.answer(follower, self._partitions[index].read(requests, follower.applied))
@@ -272,6 +282,7 @@ class Loading:
         self._heard(follower, reply.news, sent)
         match reply.looks[0]:
             case Hit(entry):
+                entry = opened(slot, entry)
                 sound = slot.family.shared_tier and checksum(entry.value) == entry.checksum
                 return (entry if sound else None), None
             case Miss(_, floor) | Busy(_, floor) | Standing(floor):
@@ -295,6 +306,7 @@ class Loading:
             return False
         try:
             if checksum(entry.value) != entry.checksum:
+                unpacked(entry.value, family.max_value)  # which may know better why
                 raise CorruptBytes("checksum")
             value = family.codec.decode(entry.value)
         except CorruptBytes as error:
@@ -597,8 +609,9 @@ class Loading:
             flight = one.permit.flight
             data = self._bytes_to_share(flight, one.value)
             past = self._past_of(flight, data)
-            put = self._storable.put_of(flight.slot, one.value, data, past) if flight.token else None
-            if put is not None:
+            asked = flight.token or flight.slot.key in self._storable.large
+            put = self._storable.put_of(flight.slot, one.value, data, past) if asked else None
+            if put is not None and flight.token:
                 fills.setdefault(flight.slot.partition, []).append((one, put))
                 continue
             if flight.token:
@@ -638,16 +651,17 @@ class Loading:
 
     def _bytes_to_share(self, flight: Flight, value: Any) -> bytes | None:
         """A value is encoded to be stored, or to be copied for several readers; not for one alone."""
-        if flight.token or flight.riders > 1:
+        if flight.token or flight.riders > 1 or flight.slot.key in self._storable.large:
             return self._storable.bytes_of(flight.slot, value)
         return None
 
     async def _fill(self, index: int, there: Sequence[tuple[_Loaded, Put]]) -> None:
         follower = self._followers[index]
-        fills = [
-            Fill(put if one.permit.flight.slot.family.shared_tier else without_value(put), one.permit.flight.token)
-            for one, put in there
-        ]
+        fills: list[Fill] = []
+        for one, put in there:
+            slot = one.permit.flight.slot
+            kept = await self._storable.to_keep(slot, put) if slot.family.shared_tier else without_value(put)
+            fills.append(Fill(kept, one.permit.flight.token))
         sent = self._instant()
         try:
             reply = await self.answer(follower, self._partitions[index].fill(fills, follower.applied))

@@ -69,12 +69,13 @@ class Voiding:
             owner.puts.pop(slot.key, None)
             raise refused
         put = self._storable.put_of(slot, value, data, owner.pasts.get(slot.key) or self._remembered(slot))
-        if put is None or owner is not session.scope():
+        kept = None if put is None else await self._storable.to_keep(slot, put)
+        if kept is None or owner is not session.scope():
             # Not to be stored; or put in a scope within the owner's, which may yet be rolled back while the owner
             # succeeds. Its intent falls without a value: nothing stands there then.
             owner.puts.pop(slot.key, None)
             return
-        if not owner.keep(Pending(slot, put, value if slot.family.codec.shared else None)):
+        if not owner.keep(Pending(slot, kept, value if slot.family.codec.shared else None)):
             await self.put(slot, value, None)
 
     def _past(self, owner: Session, preimage: Entry) -> Past:

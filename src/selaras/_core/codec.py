@@ -3,7 +3,7 @@
 The first byte says the form. `CARRIED`: msgpack as msgspec writes it for the annotation, the fast way, taken when a cheap
 look at the value's types proves that nothing is lost. `TAGGED`: plain data that says itself what it is (`tagged`); every
 codec reads both, so an annotation may change its form between two versions of a program. `SEALED`: either of them behind
-an outline of the type, for bytes that only the same type may read.
+an outline of the type, for bytes that only the same type may read. A fourth is none of a codec's: see `cache/packing.py`.
 """
 
 # Values here are of any type at all, which is what pyright would otherwise report on every line.
@@ -26,7 +26,7 @@ from selaras._core.tagged import MASK, Hidden, Refused, Unreadable
 T = TypeVar("T")
 
 PAYLOAD_MOST: Final = 1_048_576
-"""Bytes of one payload, result or value, unless a setting says otherwise."""
+"""Bytes of one payload, unless a setting says otherwise."""
 
 CARRIED: Final = b"\x01"
 TAGGED: Final = b"\x02"
@@ -80,21 +80,18 @@ class Codec:
             self._seal = SEALED + outline.to_bytes(_SEAL_BYTES, "big")
         self._mark = self._seal + CARRIED
 
-    def encode(self, value: Any, *, path: str = "value", most: int = PAYLOAD_MOST) -> bytes:
+    def encode(self, value: Any, *, path: str = "value") -> bytes:
         """Return bytes that `decode` turns into an equal value of the same type.
 
         Raises:
-            NotEncodable: naming the path of what would not come back, or the limit `most` of bytes.
+            NotEncodable: naming the path of what would not come back.
         """
         try:
             carried = self._carried and self._exact(value)
-            data = self._mark + _ENCODE(value) if carried else self._tagged(value, path)
+            return self._mark + _ENCODE(value) if carried else self._tagged(value, path)
         except (OverflowError, UnicodeEncodeError, AttributeError):
             # Beyond 64 bits, a lone surrogate, a field that was deleted: rare enough to be found out by trying.
-            data = self._tagged(value, path)
-        if len(data) > most:
-            raise too_large(path, len(data), most)
-        return data
+            return self._tagged(value, path)
 
     def decode(self, data: bytes) -> Any:
         """Return the value. Raises CorruptBytes on anything that was not encoded from such a value."""
@@ -182,14 +179,6 @@ def reader_of(shape: Shape) -> Any:
     except (TypeError, NameError):
         # Two branches that msgspec cannot tell apart, or a name it cannot resolve: the tagged form carries it.
         return None
-
-
-def too_large(path: str, size: int, most: int) -> NotEncodable:
-    """Refuse what is larger than a limit."""
-    return NotEncodable(
-        f"{path} is {size:,} bytes encoded, more than the limit of {most:,}: store it elsewhere and pass where it is, "
-        "or raise max_payload"
-    )
 
 
 def unmasked(data: Any) -> Any:

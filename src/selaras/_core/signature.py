@@ -33,7 +33,6 @@ from selaras._core.codec import (
     CorruptBytes,
     lowered_of,
     plain_of,
-    too_large,
 )
 from selaras._core.errors import ConfigurationError, NotEncodable
 from selaras._core.hints import Hints
@@ -269,7 +268,10 @@ class Signature:
         if data is None:
             data = TAGGED + tagged.encode(self._lowered(plan, values))
         if len(data) > most:
-            raise too_large(f"the payload of {self.name}", len(data), most)
+            raise NotEncodable(
+                f"the payload of {self.name} is {len(data):,} bytes encoded, more than the limit of {most:,}: store it "
+                "elsewhere and pass where it is, or raise max_payload"
+            )
         return data
 
     def decode(self, payload: bytes) -> Arguments:

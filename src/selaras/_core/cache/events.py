@@ -17,6 +17,15 @@ class Unstorable(Struct, frozen=True, kw_only=True):
     error: str
 
 
+class TooLarge(Struct, frozen=True, kw_only=True):
+    """A value of so many bytes was served and not kept: `most` is what may be. Told once a family."""
+
+    family: str
+    key: str
+    bytes: int
+    most: int
+
+
 class Corrupt(Struct, frozen=True, kw_only=True):
     """The bytes of an entry were not those that were stored, or no longer decode: it was dropped and loaded anew."""
 
@@ -62,4 +71,4 @@ class IntentStands(Struct, frozen=True, kw_only=True):
     text: str
 
 
-CacheEvent: TypeAlias = Unstorable | Corrupt | SharedTierLost | SharedTierBack | StaleRead | IntentStands
+CacheEvent: TypeAlias = Unstorable | TooLarge | Corrupt | SharedTierLost | SharedTierBack | StaleRead | IntentStands
