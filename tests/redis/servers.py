@@ -102,20 +102,23 @@ class Process(ABC):
     # -- the process
 
     def start(self, *, wait: bool = True) -> Self:
-        """Start it; `wait` until it answers and has loaded its data."""
+        """Start it; `wait` until it answers and has loaded its data, else `until_started` does."""
+        self._launch()
+        return self.until_started() if wait else self
+
+    def until_started(self) -> Self:
+        """Wait until it answers; on another port where a process was faster to take the one it had."""
         for last in (False, False, True):
-            self._launch()
-            if not wait:
-                return self
             try:
-                self._until_ready()
+                until(self._ready, f"{self} answers")
             except NotStarted:
                 if last or self._port_known or "already in use" not in self.log():
                     raise
-                self.port = free_port()  # another process was faster
+                self.port = free_port()
+                self._launch()
             else:
                 self._port_known = True
-                return self
+                break
         return self
 
     def _launch(self) -> None:
@@ -130,9 +133,6 @@ class Process(ABC):
                 start_new_session=True,
             )
         _ground().tell("+", self._process.pid)
-
-    def _until_ready(self) -> None:
-        until(self._ready, f"{self} answers")
 
     def _ready(self) -> bool:
         if self._process and self._process.poll() is not None:
@@ -527,7 +527,7 @@ class Cluster:
         for node in self.nodes:
             node.start(wait=False)
         for node in self.nodes:
-            node._until_ready()
+            node.until_started()
         masters, replicas = self.nodes[: self._masters], self.nodes[self._masters :]
         bounds = [SLOTS * i // len(masters) for i in range(len(masters) + 1)]
         for i, node in enumerate(self.nodes):
