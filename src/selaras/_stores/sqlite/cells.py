@@ -63,7 +63,11 @@ _TOKEN: Final = """
 """
 _FLOOR: Final = "SELECT version, closed_until_us FROM floors WHERE key = ?"
 _SET_FLOOR: Final = "INSERT OR REPLACE INTO floors (key, version, closed_until_us) VALUES (?, ?, ?)"
-_PLANT: Final = "INSERT INTO intents (key, home, job, fence, planted_us, planted_at, clean, preimage) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_PLANT: Final = (
+    "INSERT INTO intents (number, key, home, job, fence, planted_us, planted_at, clean, preimage)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_LAST_NUMBER: Final = "SELECT coalesce(max(number), 0) FROM intents"
 _TOUCH: Final = "UPDATE intents SET clean = 0, preimage = NULL WHERE key = ?"
 _CLEAN: Final = "UPDATE intents SET clean = ? WHERE number = ?"
 _REMOVE: Final = "DELETE FROM intents WHERE number = ?"
@@ -92,20 +96,16 @@ StoredEntry = tuple[int, int, int, int, str, int | None, bytes | None, bytes, by
 
 
 class _Cell(Struct, eq=False):
-    """What stands in the place of one key, read ahead: as the tables will have it once what was decided is written.
-
-    `planted`: an intent is to be written here, which has no number yet.
-    """
+    """What stands in the place of one key: as the tables will have it once what was decided is written."""
 
     floor: int | None
     closed_until_us: int | None
     token_until_us: int | None
     entry: StoredEntry | None
     here: list[_Standing] = []
-    planted: bool = False
 
 
-class _Standing(Struct, frozen=True, order=True):
+class _Standing(Struct, order=True):
     """An intent as its row has it; in order of planting."""
 
     number: int
@@ -117,11 +117,17 @@ class _Standing(Struct, frozen=True, order=True):
     preimage: bytes | None
 
 
+HELD_ON_MOST: Final = 10_000
+"""Keys remembered on which intents stand, and jobs that have some; more are read again when they end."""
+
+
 class Cells:
     """What stands in each key's place, as the running transaction sees it.
 
     Claims and settles read the places of their keys ahead, a statement for all, and what they decide is written
-    together (`flush`). Every other method begins with `_at_rest`: then the tables are right, and nothing is known.
+    together (`flush`). What stands under an intent is remembered beyond the verb, for the settle that removes it: true as
+    long as no other connection writes. Every method that goes to the tables itself begins with `_at_rest`: then they are
+    right, and of the key that it changes nothing is known.
     """
 
     def __init__(self, con: Connection, log: Log, index: int) -> None:
@@ -131,6 +137,10 @@ class Cells:
         self._index = index
         self._ahead: dict[str, _Cell] = {}
         self._owned: dict[str, list[tuple[int, str]]] = {}  # job at home here -> (fence, key) of its intents
+        # The same beyond the verb: where intents stand, and jobs that have some.
+        self._held_on: dict[str, _Cell] = {}
+        self._owned_on: dict[str, list[tuple[int, str]]] = {}
+        self._last_number: int | None = None  # of an intent, if that is known
         # Written in this order. A key is dropped before it is stored, and touched before another intent comes.
         self._removed: list[tuple[int]] = []
         self._touched: list[tuple[str]] = []
@@ -143,7 +153,7 @@ class Cells:
 
     def read_ahead(self, keys: Iterable[str]) -> None:
         """Read what stands in the places of keys: their intents are going to be planted or resolved."""
-        missing = [key for key in keys if key not in self._ahead]
+        missing = [key for key in keys if not self._knows(key)]
         if len(missing) < 2:
             return
         listed = as_list(missing)
@@ -158,17 +168,29 @@ class Cells:
 
     def read_ahead_of(self, jobs: Sequence[str]) -> list[str]:
         """Find the intents of jobs at home here that are going to be settled. Returns their keys."""
-        if len(jobs) < 2:
-            return []
-        self._owned.update({job: [] for job in jobs if is_listed(job)})
-        found = self._execute(OWNED, (self._index, as_list(jobs))).fetchall()
-        for job, fence, key in found:
+        unknown: list[str] = []
+        keys: list[str] = []
+        for job in jobs:
+            owned = self._intents_of(job)
+            if owned is None:
+                unknown.append(job)
+            else:
+                keys += [key for _, key in owned]
+        if len(unknown) < 2:
+            return keys
+        self._owned.update({job: [] for job in unknown if is_listed(job)})
+        for job, fence, key in self._execute(OWNED, (self._index, as_list(unknown))).fetchall():
             self._owned[job].append((fence, key))
-        return [key for _, _, key in found]
+            keys.append(key)
+        return keys
+
+    def has_none(self, job: str) -> None:
+        """A job at home here has no intents: it was never claimed before."""
+        self._owned[job] = []
 
     def keys_of(self, owner: Owner) -> list[str]:
         """Return the keys on which this attempt's intents stand, in order of key."""
-        owned = self._owned.get(owner.job) if owner.home == self._index else None
+        owned = self._intents_of(owner.job) if owner.home == self._index else None
         if owned is None:
             self.flush()
             owned = self._execute(_OWNED_BY, (owner.home, owner.job)).fetchall()
@@ -191,30 +213,83 @@ class Cells:
             self._stored.clear()
 
     def clear(self) -> None:
-        """A verb has ended: nothing that was read is known any more."""
-        if self._ahead or self._owned or self._stored:
-            self._at_rest()
+        """A verb has ended: of what was read no more is known than what stands under intents."""
+        if not (self._ahead or self._owned or self._stored):
+            return
+        self.flush()
+        held_on, owned_on = self._held_on, self._owned_on
+        if len(held_on) > HELD_ON_MOST or len(owned_on) > HELD_ON_MOST:
+            held_on.clear()
+            owned_on.clear()
+        for key, cell in self._ahead.items():
+            if cell.here:
+                held_on[key] = cell
+        self._ahead.clear()
+        owned_on.update({job: owned for job, owned in self._owned.items() if owned})
+        self._owned.clear()
+
+    def forget_held_on(self) -> None:
+        """Another connection has written."""
+        self._held_on.clear()
+        self._owned_on.clear()
+        self._last_number = None
 
     def forget_all(self) -> None:
         """The transaction was rolled back: nothing that was read or decided is true."""
-        self._forget_ahead()
+        self._forget()
         for decided in (
             self._removed, self._touched, self._planted, self._entries_dropped, self._tokens_dropped, self._stored,
         ):  # fmt: skip
             decided.clear()
 
-    def _at_rest(self) -> None:
+    def _at_rest(self, key: str) -> None:
         self.flush()
-        self._forget_ahead()
+        self._ahead.pop(key, None)
+        self._held_on.pop(key, None)
 
-    def _forget_ahead(self) -> None:
+    def _all_at_rest(self) -> None:
+        self.flush()
+        self._forget()
+
+    def _forget(self) -> None:
         self._ahead.clear()
         self._owned.clear()
+        self.forget_held_on()
+
+    def _knows(self, key: str) -> bool:
+        """Say whether what stands in a key's place is known; what is taken up here is dropped or kept by `clear`."""
+        if key in self._ahead:
+            return True
+        cell = self._held_on.pop(key, None)
+        if cell is None:
+            return False
+        self._ahead[key] = cell
+        return True
+
+    def _intents_of(self, job: str) -> list[tuple[int, str]] | None:
+        """Return (fence, key) of the intents of a job at home here, if they are known."""
+        owned = self._owned.get(job)
+        if owned is None and (owned := self._owned_on.pop(job, None)) is not None:
+            self._owned[job] = owned
+        return owned
+
+    def _note_gone(self, owner: Owner, fence: int, key: str) -> None:
+        owned = self._intents_of(owner.job) if owner.home == self._index else None
+        if owned is not None and (fence, key) in owned:
+            owned.remove((fence, key))
+
+    def _number(self) -> int:
+        """Return the number of the next intent: higher than that of any that stands."""
+        if self._last_number is None:
+            self.flush()
+            self._last_number = self._execute(_LAST_NUMBER).fetchone()[0]
+        self._last_number += 1
+        return self._last_number
 
     def _cell(self, key: str) -> _Cell:
         """Return what stands in a key's place."""
-        cell = self._ahead.get(key)
-        if cell is None or cell.planted:
+        cell = self._ahead[key] if self._knows(key) else None
+        if cell is None:
             self.flush()
             row = self._execute(CELL, (key, key, key, key)).fetchone()
             cell = self._ahead[key] = _Cell(row[1], row[2], row[3], row[4:] if row[4] is not None else None)
@@ -226,7 +301,7 @@ class Cells:
 
     def look(self, request: ReadRequest, now: int) -> Look:
         """Find what stands at a key, and grant a token if nothing does and the reader wants one."""
-        self._at_rest()
+        self._at_rest(request.key)
         key, log = request.key, self._log
         cell = self._execute(CELL, (key, key, key, key)).fetchone()
         is_any_open = log.last_mark == OPEN_POSITION
@@ -254,7 +329,7 @@ class Cells:
 
     def fill(self, fill: Fill, now: int) -> tuple[int, int] | None:
         """Store a loaded value if its token still allows it (L7). Returns (position, stamp) or None."""
-        self._at_rest()
+        self._at_rest(fill.put.key)
         put = fill.put
         found = self._execute(_TOKEN, (put.key,)).fetchone()
         if found is None:
@@ -273,14 +348,14 @@ class Cells:
 
     def extend(self, key: str, token: int, until_us: int, now: int) -> None:
         """Renew a token that still lives."""
-        self._at_rest()
+        self._at_rest(key)
         self._execute(
             "UPDATE tokens SET until_us = ? WHERE key = ? AND token = ? AND until_us > ?", (until_us, key, token, now)
         )
 
     def abandon(self, key: str, token: int) -> None:
         """Take a token back."""
-        self._at_rest()
+        self._at_rest(key)
         self._execute("DELETE FROM tokens WHERE key = ? AND token = ?", (key, token))
 
     # -- writers
@@ -289,22 +364,33 @@ class Cells:
         """Put the owner's intent in the key's place (L3). Returns the pre-image, if it has one."""
         cell = self._cell(key)
         here = cell.here
+        if here and self._planted:  # one of them may not be written yet
+            self.flush()
         former = next((one for one in here if one.home == owner.home and one.job == owner.job), None) if here else None
         if former and former.fence == owner.fence:
             # Invalidated by its own attempt: what it puts later is still the latest.
             self.void(key)
             self._execute(_CLEAN, (former.clean, former.number))
             return None
-        stored = self._valid(cell, now) if not here else None
+        stands_alone = not here
+        stored = self._valid(cell, now) if stands_alone else None
         self._log.void(key)
         self._clear_place(key, cell)
         if here:
             self._touched.append((key,))
         if former:  # of an earlier attempt (P18)
             self._removed.append((former.number,))
+            here.remove(former)
+        for other in here:
+            other.clean, other.preimage = 0, None
         preimage = _encode(stored) if stored else None
-        self._planted.append((key, owner.home, owner.job, owner.fence, now, self._log.position, not here, preimage))
-        cell.planted = True
+        number, at, clean = self._number(), self._log.position, int(stands_alone)
+        self._planted.append((number, key, owner.home, owner.job, owner.fence, now, at, clean, preimage))
+        here.append(_Standing(number, owner.home, owner.job, owner.fence, clean, at, preimage))
+        if former:
+            self._note_gone(owner, former.fence, key)
+        if owner.home == self._index and (owned := self._intents_of(owner.job)) is not None:
+            owned.append((owner.fence, key))
         if key[:1] == OPENING:
             self._log.open(key)
         return entry_of(stored, now) if stored else None
@@ -320,7 +406,7 @@ class Cells:
 
     def void(self, key: str) -> None:
         """Whatever was known of the key is not to be trusted (L6)."""
-        self._at_rest()
+        self._at_rest(key)
         self._log.void(key)
         self._execute(_DROP_ENTRY, (key,))
         self._execute(_DROP_TOKEN, (key,))
@@ -339,7 +425,7 @@ class Cells:
     def set_floors(self, versions: PerKey, closes: PerKey, now: int) -> None:
         """Raise version floors, and close keys to fills for a while (P13)."""
         if versions or closes:
-            self._at_rest()
+            self._all_at_rest()
         for key, version in versions:
             floor, closed_until_us = self._floor(key)
             self._execute(_SET_FLOOR, (key, version if floor is None else max(floor, version), closed_until_us))
@@ -349,7 +435,7 @@ class Cells:
 
     def outlived(self, owner: Owner, key: str) -> bool:
         """Say whether a later attempt of the same job has its intent there: the owner's lease is lost."""
-        self._at_rest()
+        self.flush()
         return self._execute(_LATER, (key, owner.home, owner.job, owner.fence)).fetchone() is not None
 
     def resolve(self, owner: Owner, key: str, put: Put | None, now: int) -> tuple[int, int] | None:
@@ -359,8 +445,11 @@ class Cells:
         if own is None:
             self.void(key)  # P9
             return None
+        if self._planted:  # it may be among them
+            self.flush()
         cell.here.remove(own)
         self._removed.append((own.number,))
+        self._note_gone(owner, own.fence, key)
         if key[:1] == OPENING:
             self._close(key)  # what was loaded while it stood may be what the writer has replaced
             return None
@@ -378,7 +467,7 @@ class Cells:
         return None
 
     def _close(self, key: str) -> None:
-        self._at_rest()
+        self._at_rest(key)
         if not self._execute(_IS_STANDING, (key,)).fetchone():
             self._log.close(key)
         self.void(key)
@@ -399,23 +488,23 @@ class Cells:
 
     def pass_on(self, owner: Owner) -> None:
         """The attempt was lost: its intents wait for the next one, unclean (P18)."""
-        self._at_rest()
+        self._all_at_rest()
         self._execute(_PASS_ON, (owner.home, owner.job, owner.fence))
 
     def leave(self, owner: Owner, key: str) -> None:
         """A write of the owner may still land: its intent stays, unclean; without one the key is voided (P9)."""
-        self._at_rest()
+        self._at_rest(key)
         if not self._execute(_LEAVE, (key, owner.home, owner.job, owner.fence)).rowcount:
             self.void(key)
 
     def let_stand(self, owner: Owner, until_us: int) -> None:
         """No attempt follows the owner's: intents it left behind fall, and void, at `until_us` (P18)."""
-        self._at_rest()
+        self._all_at_rest()
         self._execute(_LET_STAND, (until_us, owner.home, owner.job, owner.fence))
 
     def drop_fallen(self, now: int, limit: int) -> int:
         """Void the keys of intents whose grace is over. Returns how many."""
-        self._at_rest()
+        self._all_at_rest()
         fallen = self._execute(_FALLEN, (now, limit)).fetchall()
         for number, key in fallen:
             self._execute(_REMOVE, (number,))
@@ -424,7 +513,7 @@ class Cells:
 
     def drop_dead(self, now: int, limit: int) -> None:
         """Free what no reader can meet any more: values past their end, tokens that ran out, fills open again."""
-        self._at_rest()
+        self._all_at_rest()
         self._execute(
             "DELETE FROM entries WHERE rowid IN"
             " (SELECT rowid FROM entries WHERE until_us > 0 AND until_us <= ? ORDER BY until_us LIMIT ?)",
@@ -439,14 +528,14 @@ class Cells:
 
     def forget(self) -> None:
         """A new epoch: no entry and no token of the old one is trusted (P20)."""
-        self._at_rest()
+        self._all_at_rest()
         self._execute("DELETE FROM entries")
         self._execute("DELETE FROM tokens")
         self._execute("UPDATE intents SET clean = 0, preimage = NULL")
 
     def orphans(self, planted_before_us: int) -> tuple[Intent, ...]:
         """Return intents of other homes that have stood long, in order of key."""
-        self._at_rest()
+        self._all_at_rest()
         rows = self._execute(
             f"{_INTENTS} WHERE (home < ? OR home > ?) AND planted_us <= ? ORDER BY key, number",
             (self._index, self._index, planted_before_us),

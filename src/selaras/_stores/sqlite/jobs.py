@@ -331,6 +331,7 @@ class Jobs:
     def forget_held_on(self) -> None:
         """Another connection has written."""
         self._held_on.clear()
+        self._cells.forget_held_on()
         self._is_due_known = False
 
     def known(self, id: str) -> Row:
@@ -706,6 +707,8 @@ class Jobs:
         self._take(row, instance, holder, turn, now)
         rest = row.rest
         owner = Owner(self.index, row.id, row.fence)
+        if row.attempt == 1 and not (row.lost or row.unsure):
+            self._cells.has_none(row.id)
         preimages = [(key, self._cells.plant(owner, key, now)) for key in rest.writes if self._is_here(key)]
         return Claim(
             row.id,
