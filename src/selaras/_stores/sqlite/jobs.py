@@ -111,11 +111,19 @@ _OTHERS_IN_LINE: Final = f"""(
     EXISTS (SELECT 1 FROM jobs WHERE line = l.name AND {IS_IN_LINE} AND kind = f.kind AND queue > f.queue)
     OR EXISTS (SELECT 1 FROM jobs WHERE line = l.name AND {IS_IN_LINE} AND kind > f.kind)
 )"""
+NEXT_MOST: Final = 8
+"""So many of those that come next in a line are read ahead."""
+
 LINES_AHEAD: Final = f"""
-    SELECT l.name, l.holder, l.head, f.id, {_OTHERS_IN_LINE}
+    SELECT l.name, l.holder, l.head, {_OTHERS_IN_LINE}, (
+        SELECT json_group_array(id) FROM (
+            SELECT id FROM jobs WHERE line = l.name AND {IS_IN_LINE}
+            ORDER BY kind, queue, priority DESC, joined, id LIMIT {NEXT_MOST}
+        )
+    )
     FROM json_each(?) AS k CROSS JOIN lines AS l ON l.name = k.value LEFT JOIN jobs AS f ON f.number = {_FIRST_IN_LINE}
 """
-"""Lines, each with the head of those that wait in its first queue, and whether some wait in another."""
+"""Lines, each with the first of those that wait in its first queue, and whether some wait in another."""
 
 MIXED_LINES: Final = f"""
     SELECT l.name FROM lines AS l CROSS JOIN jobs AS f ON f.number = {_FIRST_IN_LINE}
@@ -163,13 +171,22 @@ _RUNNING: Final = STATES[JobState.RUNNING]
 class _Line(Struct, eq=False):
     """`holder` has it; of those that wait, `head` may be claimed (P21).
 
-    `is_fresh`: nobody stood in it before. `first`: of those that the tables show waiting, the first; None: not known.
+    `is_fresh`: nobody stood in it before. `next`: the first of those that wait, all in one queue, the next one last; `is_all`:
+    there are no others. None: not known.
     """
 
     holder: str = ""
     head: str = ""
     is_fresh: bool = True
-    first: str | None = None
+    next: list[str] | None = None
+    is_all: bool = False
+
+    def first(self, leaving: str) -> str | None:
+        """Return the first of those that wait, but for one that leaves; "": nobody does; None: that is not known."""
+        if self.next is None:
+            return None
+        first = next((job for job in reversed(self.next) if job != leaving), "")
+        return first if first or self.is_all else None
 
 
 class _Telling(Struct, eq=False):
@@ -242,6 +259,7 @@ class Jobs:
         self._changed: dict[str, Row] = {}
         self._stirred: dict[str, set[str]] = {}  # of a line, those that were changed
         self._lines: dict[str, _Line] = {}
+        self._lines_on: dict[str, _Line] = {}  # lines that somebody holds, beyond the verb, as `_held_on`
         self._lines_changed: set[str] = set()
         self._counted: dict[tuple[str, int], int] = {}
         self._begun: list[_Telling] = []  # by this verb
@@ -289,22 +307,26 @@ class Jobs:
         jobs = [one.job for one in settlements]
         self.read_ahead(jobs)
         lines: dict[str, None] = {}
+        heads: list[str] = []
         keys: dict[str, None] = {}
         for one in settlements:
             row = self._rows.get(one.job)
             if row is not None:
-                if row.line and row.line not in self._lines and row.line not in self._lines_changed:
-                    lines[row.line] = None
+                if row.line and row.line not in self._lines_changed:
+                    line = self._known_line(row.line)
+                    if line is None or not line.next:
+                        lines[row.line] = None
+                    elif not line.head:
+                        heads.append(line.next[-1])
                 keys.update(dict.fromkeys(row.rest.writes))
         if lines:
-            heads: list[str] = []
-            for name, holder, head, first, are_others in self._execute(LINES_AHEAD, (as_list(list(lines)),)).fetchall():
+            for name, holder, head, are_others, waiting in self._execute(LINES_AHEAD, (as_list(list(lines)),)).fetchall():
                 line = self._lines[name] = _Line(holder, head, is_fresh=False)
                 if not are_others and name not in self._stirred:
-                    line.first = first or ""
-                    if first:
-                        heads.append(first)
-            self.read_ahead(heads)
+                    line.next = _decode_ids(waiting)[::-1]
+                    line.is_all = len(line.next) < NEXT_MOST
+                    heads += line.next[-1:]
+        self.read_ahead(heads)
         keys.update(dict.fromkeys(self._cells.read_ahead_of(jobs)))
         self._cells.read_ahead([key for key in keys if self._is_here(key)])
 
@@ -331,6 +353,7 @@ class Jobs:
     def forget_held_on(self) -> None:
         """Another connection has written."""
         self._held_on.clear()
+        self._lines_on.clear()
         self._cells.forget_held_on()
         self._is_due_known = False
 
@@ -355,9 +378,6 @@ class Jobs:
         """Write what was changed: the statements that follow select by it."""
         if self._changed:
             changed, self._changed = self._changed, {}
-            for name in self._stirred:
-                if name in self._lines:
-                    self._lines[name].first = None
             self._stirred.clear()
             self._write(changed.values())
         if self._lines_changed:
@@ -464,6 +484,9 @@ class Jobs:
         if self._rows:
             self._rows.clear()
         if self._lines:
+            if len(self._lines_on) > HELD_ON_MOST:
+                self._lines_on.clear()
+            self._lines_on.update({name: line for name, line in self._lines.items() if line.holder})
             self._lines.clear()
 
     def forget_all(self) -> None:
@@ -473,6 +496,7 @@ class Jobs:
         self._changed.clear()
         self._stirred.clear()
         self._lines.clear()
+        self._lines_on.clear()
         self._lines_changed.clear()
         self._counted.clear()
         self._begun.clear()
@@ -551,12 +575,23 @@ class Jobs:
         row.joined = row.joined or self._log.next_number()
         self.touch(row)
         self._move(row, event, JobState.HELD)
+        line.next = None
         if line.is_fresh and not line.holder and not line.head:  # it stands there alone
             line.head = row.id
             self._lines_changed.add(row.line)
             self._ready(row, JobEvent.PROMOTE, now)
-        else:
+        elif not line.holder and not (line.head and self._is_behind(row, self.known(line.head))):
             self.arrange(row.line, now)
+
+    def _is_behind(self, row: Row, head: Row) -> bool:
+        """Say whether a job that joins a line changes nothing of who is its head."""
+        paused, served = self.paused(), self._served
+
+        def rank(it: Row) -> tuple[bool, int, int, str]:
+            may_run = it.kind is not JobKind.TASK or (it.queue in served and it.queue not in paused)
+            return (not may_run, -it.priority, it.joined, it.id)
+
+        return rank(head) < rank(row)
 
     def _ready(self, row: Row, event: JobEvent, now: int) -> None:
         self._move(row, event, JobState.READY)
@@ -624,10 +659,16 @@ class Jobs:
 
     def line(self, name: str) -> _Line:
         """Return a line; one that nobody stands in is empty."""
-        line = self._lines.get(name)
+        line = self._known_line(name)
         if line is None:
             kept = self._execute(_LINE, (name,)).fetchone() if name not in self._lines_changed else None
             line = self._lines[name] = _Line(kept[0], kept[1], is_fresh=False) if kept else _Line()
+        return line
+
+    def _known_line(self, name: str) -> _Line | None:
+        line = self._lines.get(name)
+        if line is None and (line := self._lines_on.pop(name, None)) is not None:
+            self._lines[name] = line
         return line
 
     def arrange(self, name: str, now: int, *, leaving: str = "") -> None:
@@ -647,14 +688,14 @@ class Jobs:
 
     def _first(self, name: str, leaving: str) -> str:
         # Whoever leaves is left out by name, as it is about to change again; of the line's others all must be written.
-        first = self.line(name).first
+        first = self.line(name).first(leaving)
+        if first is not None:
+            return first
         if self._stirred.get(name, _NOBODY) - {leaving}:
             unwritten = self._changed.pop(leaving, None)
             self.flush()
             if unwritten:
                 self._note(unwritten)
-        elif first is not None and first != leaving:
-            return first
         paused, served = self.paused(), self._served
         best: tuple[bool, int, int, str] | None = None
         kind, queue = -1, ""
@@ -696,6 +737,8 @@ class Jobs:
             return
         if line.holder == row.id:
             line.holder = ""
+        else:
+            line.next = None
         if line.head == row.id:
             line.head = ""
         self.arrange(row.line, now, leaving=row.id)
@@ -740,7 +783,12 @@ class Jobs:
         row.started_us, row.progress = now, None
         row.lane = ""
         if row.line:
-            self._lines[row.line] = _Line(row.id, is_fresh=False)  # it was its head, or held it already
+            line = self._known_line(row.line)
+            # It was its head, or held it already.
+            after = self._lines[row.line] = _Line(row.id, is_fresh=False)
+            if line is not None and line.next and line.next[-1] == row.id:
+                line.next.pop()
+                after.next, after.is_all = line.next, line.is_all
             self._lines_changed.add(row.line)
         if row.rest.unique_until is UniqueUntil.STARTED:
             self._free_unique(row, now)
@@ -1358,6 +1406,7 @@ class _Queues(Struct, frozen=True):
     queues: tuple[str, ...] = ()
 
 
+_decode_ids: Final = msgspec.json.Decoder(list[str]).decode
 _queues_decoder: Final = msgspec.msgpack.Decoder(_Queues)
 
 
