@@ -561,7 +561,11 @@ class Cache:
         """Say whether to warm these would gain nothing: the local tier has an entry, fresh enough or not, or nothing can be
         stored, since an attempt of this process writes the key.
         """
-        return not slots or all(slot.key in self._entries or slot.key in self._written for slot in slots)
+        entries, written = self._entries, self._written
+        for slot in slots:  # noqa: SIM110 - asked for each job that reads, where a generator costs more than the answer
+            if slot.key not in entries and slot.key not in written:
+                return False
+        return True
 
     def writes(self, session: Session) -> None:
         """An attempt was claimed: what it writes can't be stored until `settled` hears of its end."""
