@@ -118,15 +118,15 @@ class _Standing(Struct, order=True):
 
 
 HELD_ON_MOST: Final = 10_000
-"""Keys remembered on which intents stand, and jobs that have some; more are read again when they end."""
+"""Places remembered without a value, and jobs that have intents; more are read again when they are asked for."""
 
 
 class Cells:
     """What stands in each key's place, as the running transaction sees it.
 
     Claims and settles read the places of their keys ahead, a statement for all, and what they decide is written
-    together (`flush`). What stands under an intent is remembered beyond the verb, for the settle that removes it: true as
-    long as no other connection writes. Every method that goes to the tables itself begins with `_at_rest`: then they are
+    together (`flush`). Places without a value are remembered beyond the verb, for the settle that removes an intent and the
+    claim that plants the next: true as long as no other connection writes. Every method that goes to the tables itself begins with `_at_rest`: then they are
     right, and of the key that it changes nothing is known.
     """
 
@@ -137,7 +137,7 @@ class Cells:
         self._index = index
         self._ahead: dict[str, _Cell] = {}
         self._owned: dict[str, list[tuple[int, str]]] = {}  # job at home here -> (fence, key) of its intents
-        # The same beyond the verb: where intents stand, and jobs that have some.
+        # The same beyond the verb: places without a value, and jobs that have intents.
         self._held_on: dict[str, _Cell] = {}
         self._owned_on: dict[str, list[tuple[int, str]]] = {}
         self._last_number: int | None = None  # of an intent, if that is known
@@ -213,7 +213,7 @@ class Cells:
             self._stored.clear()
 
     def clear(self) -> None:
-        """A verb has ended: of what was read no more is known than what stands under intents."""
+        """A verb has ended: of what was read no more is known than places without a value, and whose intents stand."""
         if not (self._ahead or self._owned or self._stored):
             return
         self.flush()
@@ -221,9 +221,8 @@ class Cells:
         if len(held_on) > HELD_ON_MOST or len(owned_on) > HELD_ON_MOST:
             held_on.clear()
             owned_on.clear()
-        for key, cell in self._ahead.items():
-            if cell.here:
-                held_on[key] = cell
+        # A value is not remembered: it may be large.
+        held_on.update({key: cell for key, cell in self._ahead.items() if cell.entry is None})
         self._ahead.clear()
         owned_on.update({job: owned for job, owned in self._owned.items() if owned})
         self._owned.clear()

@@ -259,7 +259,7 @@ class Jobs:
         self._changed: dict[str, Row] = {}
         self._stirred: dict[str, set[str]] = {}  # of a line, those that were changed
         self._lines: dict[str, _Line] = {}
-        self._lines_on: dict[str, _Line] = {}  # lines that somebody holds, beyond the verb, as `_held_on`
+        self._lines_on: dict[str, _Line] = {}  # the same beyond the verb, as `_held_on`
         self._lines_changed: set[str] = set()
         self._counted: dict[tuple[str, int], int] = {}
         self._begun: list[_Telling] = []  # by this verb
@@ -486,7 +486,7 @@ class Jobs:
         if self._lines:
             if len(self._lines_on) > HELD_ON_MOST:
                 self._lines_on.clear()
-            self._lines_on.update({name: line for name, line in self._lines.items() if line.holder})
+            self._lines_on.update({name: line for name, line in self._lines.items() if line.holder or line.head})
             self._lines.clear()
 
     def forget_all(self) -> None:
