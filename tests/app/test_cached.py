@@ -52,24 +52,6 @@ async def test_1_true_and_text_are_distinct_without_annotations(app: Selaras) ->
     assert [await f(x) for x in (1, True, "1", 1.0)] == ["1", "True", "'1'", "1.0"]
 
 
-async def test_a_method_is_no_family(app: Selaras) -> None:
-    """BR-059."""
-    with pytest.raises(ConfigurationError, match="belongs to a class"):
-
-        class Shop:
-            @app.cached
-            async def product(self, id: int) -> int:
-                return id
-
-    with pytest.raises(ConfigurationError, match="belongs to a class"):
-
-        class Other:
-            @app.cached
-            @staticmethod
-            async def product(id: int) -> int:
-                return id
-
-
 async def test_a_type_that_cannot_be_stored_is_refused_at_import(app: Selaras) -> None:
     with pytest.raises(ConfigurationError, match="product"):
 

@@ -7,7 +7,16 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from selaras._app.cached import BlockingCached, BlockingCachedDecorator, Cached, CachedDecorator
+from selaras._app.cached import (
+    BlockingCached,
+    BlockingCachedDecorator,
+    BlockingCachedMethod,
+    BlockingCachedMethodDecorator,
+    Cached,
+    CachedDecorator,
+    CachedMethod,
+    CachedMethodDecorator,
+)
 from selaras._app.call import BlockingCall, Call, checked_calls, enqueue_calls
 from selaras._app.checks import known
 from selaras._app.declaring import (
@@ -21,6 +30,7 @@ from selaras._app.declaring import (
 from selaras._app.job import BlockingJob, Job
 from selaras._app.key import BlockingKey, Fresh, Key, read_many
 from selaras._app.lines import BlockingLock, Lock
+from selaras._app.loaders import SelfKey
 from selaras._app.middleware import Middleware
 from selaras._app.origin import Origin, calling_module
 from selaras._app.portal import aio_of, wait_for
@@ -148,6 +158,8 @@ class Selaras:
     def cached(self, loader: Callable[P, V], /) -> Cached[P, V]: ...
     @overload
     def cached(self, **declaration: Unpack[FamilyOptions]) -> CachedDecorator: ...
+    @overload
+    def cached(self, *, self_key: SelfKey | None, **declaration: Unpack[FamilyOptions]) -> CachedMethodDecorator: ...
     def cached(self, loader: Callable[..., Any] | None = None, **declaration: Any) -> Any:
         """Declare a family of cached values: the function's body is the datastore read, run on a miss only.
 
@@ -156,6 +168,8 @@ class Selaras:
             ttl: how long a value lives; 0: it is not stored; None: no end; `adaptive(min, max)`: as its key's changes say.
                 ttl_none: the same for the value None, but for `adaptive`.
             ignore: parameters that are no part of the key.
+            self_key: of a method, what of its object is part of the key: an attribute's name, a function of the object, or None
+                if values are the same whatever the object.
             tags: "category:{id}" texts filled from the parameters, or a function of the value that returns tags.
             version: a value's own version in the datastore, where reads of the datastore may come late.
             replica_lag: how late they may come: so long after a write without a version nothing is stored.
@@ -176,10 +190,12 @@ class Selaras:
         Raises:
             ConfigurationError: at import: a type that can't be stored, a parameter that can't be part of a key.
         """
+        method = {"self_key": declaration.pop("self_key")} if "self_key" in declaration else {}
         known(declaration, FamilyOptions, where="@app.cached()")
 
         def declare(loader: Callable[..., Any]) -> Cached[..., Any]:
-            return Cached(self._program, declare_family(self._program, loader, **declaration))
+            spec = declare_family(self._program, loader, **method, **declaration)
+            return (CachedMethod if spec.is_method else Cached)(self._program, spec)
 
         return declare if loader is None else declare(loader)
 
@@ -371,6 +387,10 @@ class BlockingSelaras:
     def cached(self, loader: Callable[P, V], /) -> BlockingCached[P, V]: ...
     @overload
     def cached(self, **declaration: Unpack[BlockingFamilyOptions]) -> BlockingCachedDecorator: ...
+    @overload
+    def cached(
+        self, *, self_key: SelfKey | None, **declaration: Unpack[BlockingFamilyOptions]
+    ) -> BlockingCachedMethodDecorator: ...
     def cached(self, loader: Callable[..., Any] | None = None, **declaration: Any) -> Any:
         """Declare a family of cached values: the function's body is the datastore read, run on a miss only.
 
@@ -379,7 +399,8 @@ class BlockingSelaras:
         decorate: Any = self.aio.cached(**declaration)
 
         def declare(loader: Callable[..., Any]) -> BlockingCached[..., Any]:
-            return BlockingCached(decorate(loader))
+            cached: Any = decorate(loader)
+            return (BlockingCachedMethod if cached.family.is_method else BlockingCached)(cached)
 
         return declare if loader is None else declare(loader)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from selaras._app.declared import FamilySpec
 from selaras._app.key import BlockingKey, Key
@@ -13,12 +13,14 @@ from selaras._app.program import Program
 from selaras._app.writing import BlockingWriting, Writing
 from selaras._cache.cache import MISSING
 from selaras._cache.family import Slot
-from selaras._core.errors import SelarasError
+from selaras._core.errors import ConfigurationError, SelarasError
 from selaras._core.positions import Scope
 from selaras._core.signature import Arguments
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 V = TypeVar("V")
+O = TypeVar("O")  # noqa: E741 - of the object that a method is called on
 
 BatchLoader = Callable[[list[Any]], Awaitable[Sequence[V]]]
 
@@ -102,7 +104,7 @@ class Cached(Generic[P, V]):
         self.name = family.name
         self.fn: Callable[P, Any] = family.function
         self.__doc__ = family.function.__doc__
-        self.__name__ = family.function.__name__
+        self.__name__: str = getattr(family.function, "__name__", family.name)
         self.__module__ = family.function.__module__
 
     def __repr__(self) -> str:
@@ -158,6 +160,11 @@ class Cached(Generic[P, V]):
         It gets a list, an item a key: the argument, or a tuple of them if the family has several. It returns as
         many values, in the same order.
         """
+        if self.family.is_method:
+            raise ConfigurationError(
+                f"{self.name} is a method: a batch loader could not know of which object each value is. Load in a function of "
+                "its own, or in a @staticmethod below @app.cached"
+            )
         name, single = self.name, len(self.family.signature.parameters) == 1
 
         async def load_many(several: Sequence[Arguments]) -> Sequence[V]:
@@ -177,6 +184,43 @@ class Cached(Generic[P, V]):
         await self.all().invalidate()
 
 
+class CachedMethod(Cached[P, V]):
+    """A family whose loader is a method: `shop.product` is what it is on that object, `Shop.product` all of it."""
+
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Self: ...
+    @overload
+    def __get__(self: CachedMethod[Concatenate[O, Q], V], instance: O, owner: type, /) -> BoundCached[Q, V]: ...
+    def __get__(self, instance: Any, owner: type, /) -> Any:
+        """Return it as it is called on an object."""
+        return self if instance is None else BoundCached(self, instance)
+
+
+class BoundCached(Generic[P, V]):
+    """A cached method of one object: `shop.product`.
+
+    Attributes:
+        cached: the family, whose first argument is the object: `Shop.product`.
+    """
+
+    __slots__ = ("_object", "cached")
+
+    def __init__(self, cached: Cached[..., V], of: object) -> None:
+        self.cached = cached
+        self._object = of
+
+    def __repr__(self) -> str:
+        return f"<cached {self.cached.name} of {self._object!r}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, V]:
+        """Read through. See `Cached`."""
+        return self.cached(self._object, *args, **kwargs)
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> Key[V]:
+        """Return the key of these arguments for this object."""
+        return self.cached.key(self._object, *args, **kwargs)
+
+
 async def _at_once(value: V) -> V:  # noqa: RUF029 - a hit waits for nothing, and is awaited like a miss
     return value
 
@@ -188,6 +232,15 @@ class CachedDecorator(Protocol):
     def __call__(self, loader: Callable[P, Coroutine[Any, Any, V]], /) -> Cached[P, V]: ...
     @overload
     def __call__(self, loader: Callable[P, V], /) -> Cached[P, V]: ...
+
+
+class CachedMethodDecorator(Protocol):
+    """What `app.cached(self_key=...)` returns."""
+
+    @overload
+    def __call__(self, loader: Callable[P, Coroutine[Any, Any, V]], /) -> CachedMethod[P, V]: ...
+    @overload
+    def __call__(self, loader: Callable[P, V], /) -> CachedMethod[P, V]: ...
 
 
 class BlockingCached(Generic[P, V]):
@@ -239,6 +292,41 @@ class BlockingCached(Generic[P, V]):
         wait_for(self.aio.invalidate_all)
 
 
+class BlockingCachedMethod(BlockingCached[P, V]):
+    """A family whose loader is a method; see `CachedMethod`."""
+
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Self: ...
+    @overload
+    def __get__(
+        self: BlockingCachedMethod[Concatenate[O, Q], V], instance: O, owner: type, /
+    ) -> BlockingBoundCached[Q, V]: ...
+    def __get__(self, instance: Any, owner: type, /) -> Any:
+        """Return it as it is called on an object."""
+        return self if instance is None else BlockingBoundCached(self, instance)
+
+
+class BlockingBoundCached(Generic[P, V]):
+    """A cached method of one object; see `BoundCached`."""
+
+    __slots__ = ("_object", "cached")
+
+    def __init__(self, cached: BlockingCached[..., V], of: object) -> None:
+        self.cached = cached
+        self._object = of
+
+    def __repr__(self) -> str:
+        return f"<cached {self.cached.name} of {self._object!r}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
+        """Read through. See `BlockingCached`."""
+        return self.cached(self._object, *args, **kwargs)
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> BlockingKey[V]:
+        """Return the key of these arguments for this object."""
+        return self.cached.key(self._object, *args, **kwargs)
+
+
 class BlockingCachedDecorator(Protocol):
     """What `app.cached(...)` returns."""
 
@@ -246,3 +334,12 @@ class BlockingCachedDecorator(Protocol):
     def __call__(self, loader: Callable[P, Coroutine[Any, Any, V]], /) -> BlockingCached[P, V]: ...
     @overload
     def __call__(self, loader: Callable[P, V], /) -> BlockingCached[P, V]: ...
+
+
+class BlockingCachedMethodDecorator(Protocol):
+    """What `app.cached(self_key=...)` returns."""
+
+    @overload
+    def __call__(self, loader: Callable[P, Coroutine[Any, Any, V]], /) -> BlockingCachedMethod[P, V]: ...
+    @overload
+    def __call__(self, loader: Callable[P, V], /) -> BlockingCachedMethod[P, V]: ...

@@ -11,6 +11,7 @@ from selaras._cache.family import Family, Slot
 from selaras._contracts.host import Mode
 from selaras._core.cache.key import key_text, tag_text
 from selaras._core.cache.opening import Opening, open_names
+from selaras._core.cache.parts import is_shortened
 from selaras._core.codec import Codec, codec_of
 from selaras._core.jobs.retry import Policy
 from selaras._core.positions import Scope
@@ -29,13 +30,25 @@ class FamilySpec:
 
     Attributes:
         tag_names: of the tags its values can bear; None: a function of each value says which.
+        is_method: it is called on an object. of_self: what of that is part of the key; None: nothing is.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], place: str, signature: Signature) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        place: str,
+        signature: Signature,
+        *,
+        is_method: bool = False,
+        of_self: Callable[[Any], object] | None = None,
+    ) -> None:
         self.name = name
         self.function = function
         self.place = place
         self.signature = signature
+        self.is_method = is_method
+        self._of_self = of_self
         self.family: Family
         self.tag_names: frozenset[str] | None = frozenset()
         self._slots: dict[Any, Slot] = {}
@@ -57,9 +70,12 @@ class FamilySpec:
             if slot is not None:
                 return slot
         arguments = self.signature.bind(args, kwargs)
-        key = key_text(self.name, self.signature.key_parts(arguments))
+        parts = self.signature.key_parts(arguments)
+        if self._of_self is not None:
+            parts = self.signature.with_part(self._of_self(arguments.values[0]), parts)
+        key = key_text(self.name, parts)
         slot = Slot(self.family, key, partition_of(key, partitions), arguments)
-        if known is not None and is_atomic(args):
+        if known is not None and is_atomic(args) and not is_shortened(parts):
             if len(self._slots) >= _SLOTS_MOST:
                 self._slots.clear()
             self._slots[known] = slot

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from functools import partial
 from string import Formatter
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
@@ -15,6 +13,7 @@ from selaras._app.checks import count, rank, word, yes_or_no
 from selaras._app.declared import FamilySpec, KeyPlan, LinePlan, OpenPlan, TaskSpec
 from selaras._app.key import Fresh, level_of
 from selaras._app.lifetimes import OldValue
+from selaras._app.loaders import SelfKey, calling, calling_with, loader_of, of_self, old_parameter
 from selaras._app.program import Program
 from selaras._app.read import Reads
 from selaras._app.tags import BlockingTag, Tag, TagBinding
@@ -29,7 +28,7 @@ from selaras._core.durations import Duration, duration_us
 from selaras._core.errors import ConfigurationError
 from selaras._core.jobs.retry import Backoff, Policy
 from selaras._core.positions import Scope
-from selaras._core.signature import Arguments, Signature
+from selaras._core.signature import Signature
 
 
 class Auto(Enum):
@@ -323,7 +322,8 @@ def _backoff(program: Program, first: Duration | None, most: Duration | None) ->
 
 def declare_family(
     program: Program,
-    loader: Callable[..., Any],
+    decorated: Callable[..., Any],
+    self_key: SelfKey | Auto | None = AUTO,
     *,
     name: str | None = None,
     ttl: Duration | Adaptive | Auto | None = AUTO,
@@ -345,45 +345,56 @@ def declare_family(
     compress_threshold: int | None = None,
     audit: float = 0.0,
 ) -> FamilySpec:
-    """Declare a family. Raises ConfigurationError, saying what does not fit and what to write instead."""
-    name = _name_of(loader, name, "family")
+    """Declare a family. `self_key` makes it one of a method's.
+
+    Raises:
+        ConfigurationError: saying what does not fit and what to write instead.
+    """
+    _refuse_declared(decorated, "family")
+    made_of = loader_of(decorated)
+    loader = made_of.function
+    name = _named(name if name is not None else made_of.name, loader, "family")
     parameters = inspect.signature(loader).parameters
-    for left_out in ignore:
+    ignored = _several(name, "ignore", ignore)
+    for left_out in ignored:
         if left_out not in parameters:
             raise ConfigurationError(
                 f"family {name!r}: ignore={left_out!r}: it has no such parameter ({_listed(parameters)})"
             )
+    if made_of.is_method and not isinstance(self_key, Auto):
+        ignored = (*ignored, *list(parameters)[:1])
+    self_part = of_self(made_of, self_key, said=not isinstance(self_key, Auto))
     word(during_write, ("load", "serve"), option=f"family {name!r}: during_write")
-    unknown = set(tiers) - {"local", "shared"}
-    if unknown:
-        raise ConfigurationError(f"family {name!r}: tiers={tuple(tiers)!r}: there are 'local' and 'shared'")
-    old = _old_parameter(name, parameters)
-    signature = Signature.of(loader, skip=frozenset(() if old is None else (old,)), ignore=frozenset(ignore))
-    spec = FamilySpec(name, loader, _place(loader), signature)
+    kept_in = _several(name, "tiers", tiers)
+    for tier in kept_in:
+        word(tier, ("local", "shared"), option=f"family {name!r}: tiers")
+    old = old_parameter(name, parameters)
+    signature = Signature.of(loader, skip=frozenset(() if old is None else (old,)), ignore=frozenset(ignored))
+    spec = FamilySpec(name, loader, _place(loader), signature, is_method=made_of.is_method, of_self=self_part)
     rule = ttl if isinstance(ttl, Adaptive) else None
     ttl_us = rule.max_us if rule else _ttl(name, "ttl", program.settings.ttl if isinstance(ttl, Auto) else None, ttl)
     if_error_us = duration_us(stale_if_error, name=f"family {name!r}: stale_if_error")
     meanwhile_us = duration_us(stale_while_revalidate, name=f"family {name!r}: stale_while_revalidate")
     soft_us, hard_us = _timeouts(name, soft_timeout, hard_timeout, can_be_stale=if_error_us > 0 or meanwhile_us > 0)
-    if (if_error_us or meanwhile_us) and "shared" not in tiers:
+    if (if_error_us or meanwhile_us) and "shared" not in kept_in:
         raise ConfigurationError(
             f"family {name!r}: stale values are kept in the shared tier, for there it is known whether anything speaks "
-            f"against them: add 'shared' to tiers={tuple(tiers)!r}, or leave stale_if_error= and stale_while_revalidate= out"
+            f"against them: add 'shared' to tiers={kept_in!r}, or leave stale_if_error= and stale_while_revalidate= out"
         )
     spec.family = Family(
         name,
         _codec(name, signature),
-        _loader(loader),
+        calling(loader),
         ttl_us=ttl_us,
         ttl_none_us=ttl_us if isinstance(ttl_none, Auto) else _ttl(name, "ttl_none", None, ttl_none),
-        local="local" in tiers,
-        shared_tier="shared" in tiers,
+        local="local" in kept_in,
+        shared_tier="shared" in kept_in,
         during_write=during_write,
-        version=version,
-        replica_lag_us=duration_us(replica_lag, name="replica_lag"),
+        version=_version(name, version),
+        replica_lag_us=duration_us(replica_lag, name=f"family {name!r}: replica_lag"),
         tags=_tagging(name, tags, signature),
-        level=BOUNDED if fresh is None else level_of(fresh),
-        load_again=None if old is None else _loader_with(loader, old),
+        level=BOUNDED if fresh is None else level_of(fresh, name=f"family {name!r}: fresh"),
+        load_again=None if old is None else calling_with(loader, old),
         adaptive=rule,
         adaptive_none=isinstance(ttl_none, Auto),
         beta=_beta(name, beta),
@@ -396,7 +407,9 @@ def declare_family(
         compress_threshold=_bytes(name, "compress_threshold", compress_threshold, program.settings.compress_threshold),
         audit=_share(name, audit, during_write),
     )
-    spec.tag_names = None if callable(tags) else frozenset(text.partition(":")[0] for text in _texts(tags))
+    spec.tag_names = (
+        None if callable(tags) else frozenset(text.partition(":")[0] for text in _several(name, "tags", tags))
+    )
     program.registry.add_family(spec)
     return spec
 
@@ -455,27 +468,6 @@ def _bytes(family: str, option: str, given: int | None, default: int) -> int:
     return default if given is None else count(given, option=f"family {family!r}: {option}")
 
 
-def _old_parameter(family: str, parameters: Mapping[str, inspect.Parameter]) -> str | None:
-    named: list[str] = [name for name, parameter in parameters.items() if isinstance(parameter.default, OldValue)]
-    if not named:
-        return None
-    if len(named) > 1 or parameters[named[0]].kind is not inspect.Parameter.KEYWORD_ONLY:
-        raise ConfigurationError(
-            f"family {family!r}: {', '.join(named)}: one parameter after a `*` takes the old value: "
-            f"`*, {named[0]}: … | None = Old()`"
-        )
-    return named[0]
-
-
-def _loader_with(function: Callable[..., Any], old: str) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:
-    """As `_loader`, with the value known until now."""
-
-    async def load_again(arguments: Arguments, value: Any) -> Any:
-        return await _loader(partial(function, **{old: value}))(arguments)
-
-    return load_again
-
-
 def _codec(family: str, signature: Signature) -> Any:
     try:
         # Sealed: to a program with other fields a cached copy is a miss, never a value with a default made up.
@@ -484,24 +476,11 @@ def _codec(family: str, signature: Signature) -> Any:
         raise ConfigurationError(f"family {family!r}: its values cannot be stored: {error}") from error
 
 
-def _loader(function: Callable[..., Any]) -> Callable[[Any], Coroutine[Any, Any, Any]]:
-    if inspect.iscoroutinefunction(function):
-
-        async def load(arguments: Arguments) -> Any:
-            return await function(*arguments.args, **arguments.kwargs)
-    else:
-
-        async def load(arguments: Arguments) -> Any:
-            return await asyncio.to_thread(function, *arguments.args, **arguments.kwargs)
-
-    return load
-
-
 def _tagging(family: str, tags: Tagging, signature: Signature) -> Callable[[Any, Any], tuple[str, ...]] | None:
     if callable(tags):
         of_value = tags
         return lambda _arguments, value: tuple(str(tag) for tag in of_value(value))
-    texts = _texts(tags)
+    texts = _several(family, "tags", tags)
     if not texts:
         return None
     parsed = [_tag_template(family, text, signature) for text in texts]
@@ -510,15 +489,29 @@ def _tagging(family: str, tags: Tagging, signature: Signature) -> Callable[[Any,
     )
 
 
-def _texts(tags: Sequence[str]) -> list[str]:
-    return [tags] if isinstance(tags, str) else list(tags)
+def _several(family: str, option: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return texts; a single one may stand for a list of one."""
+    several = (texts,) if isinstance(texts, str) else texts
+    if not isinstance(several, (list, tuple, set, frozenset)) or not all(isinstance(one, str) for one in several):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
+        raise ConfigurationError(f"family {family!r}: {option}={texts!r}: give a list of texts")
+    return tuple(several)
+
+
+def _version(family: str, version: Callable[[Any], int] | None) -> Callable[[Any], int] | None:
+    if version is not None and not callable(version):
+        raise ConfigurationError(
+            f"family {family!r}: version={version!r}: give a function of a value: lambda product: product.updated_seq"
+        )
+    return version
 
 
 def _tag_template(family: str, text: str, signature: Signature) -> tuple[str, str | None]:
     """Read "name" or "name:{parameter}"."""
     name, _, rest = text.partition(":")
     field = rest.strip("{}") if rest else None
-    if field is not None and (rest != f"{{{field}}}" or field not in signature.parameters):
+    if set("{}").intersection(name) or (
+        field is not None and (rest != f"{{{field}}}" or field not in signature.parameters)
+    ):
         raise ConfigurationError(
             f"family {family!r}: tags={text!r}: write 'name' or 'name:{{parameter}}', of {_listed(signature.parameters)}"
         )
@@ -530,13 +523,14 @@ def _tag_template(family: str, text: str, signature: Signature) -> tuple[str, st
 
 def _name_of(function: Callable[..., Any], name: str | None, what: str) -> str:
     _refuse_declared(function, what)
-    _refuse_method(function, what)
+    _refuse_method(function)
     if not callable(function):
-        raise ConfigurationError(
-            f"@app.{'task' if what == 'task' else 'cached'} decorates a function, not {function!r}"
-        )
-    given = name if name is not None else getattr(function, "__name__", "")
-    if given == "<lambda>" or not given:
+        raise ConfigurationError(f"@app.task decorates a function, not {function!r}")
+    return _named(name if name is not None else getattr(function, "__name__", ""), function, what)
+
+
+def _named(given: str, function: Callable[..., Any], what: str) -> str:
+    if given == "<lambda>" or (not given and not getattr(function, "__name__", "")):
         raise ConfigurationError(f"{_place(function)}: a {what} without a name of its own needs name=")
     return checked_name(given, what=what)
 
@@ -552,13 +546,13 @@ def _refuse_declared(function: object, what: str) -> None:
         )
 
 
-def _refuse_method(function: Any, what: str) -> None:
+def _refuse_method(function: Any) -> None:
     """A method's `self` is an address in memory: no name of anything another process could find."""
     name = str(getattr(function, "__qualname__", ""))
     owner = name.rpartition(".")[0]
     if isinstance(function, (staticmethod, classmethod, property)) or (owner and not owner.endswith("<locals>")):
         raise ConfigurationError(
-            f"{_place(function)}: a {what} is a plain function, and {name or what!r} belongs "
+            f"{_place(function)}: a task is a plain function, and {name or 'it'!r} belongs "
             f"to a class: move it out, and give it what it needs of the object as parameters"
         )
 

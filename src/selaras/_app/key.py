@@ -23,13 +23,13 @@ Fresh: TypeAlias = Literal["strict", "causal"] | float | timedelta
 """How fresh a read must be: as of now, as of the current job's claim, or at most so many seconds old."""
 
 
-def level_of(fresh: Fresh) -> Level:
-    """Return the cache's word for it."""
+def level_of(fresh: Fresh, *, name: str = "fresh") -> Level:
+    """Return the cache's word for it. `name` is for the message."""
     if isinstance(fresh, str):
         if fresh in ("strict", "causal"):
             return fresh
-        raise ConfigurationError(f"fresh={fresh!r}: give 'strict', 'causal', or at most how many seconds old")
-    return duration_us(fresh, name="fresh")
+        raise ConfigurationError(f"{name}={fresh!r}: give 'strict', 'causal', or at most how many seconds old")
+    return duration_us(fresh, name=name)
 
 
 class Reading(Struct, Generic[V_co], frozen=True):

@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType, FunctionType
 from typing import Any, Final
 
@@ -26,6 +27,11 @@ class Hints:
     def __init__(self, function: Callable[..., Any], annotations: Mapping[str, Any]) -> None:
         """Call it where the function is being declared: local names are looked up in the frames around."""
         target = inspect.unwrap(function)
+        while isinstance(target, partial):
+            target = inspect.unwrap(target.func)
+        target = getattr(target, "__func__", target)
+        if not inspect.isroutine(target) and not inspect.isclass(target):
+            target = type(target).__call__  # an object that can be called
         self._annotations = annotations
         self._globals: dict[str, Any] = getattr(target, "__globals__", {})
         self._locals = _locals_of(target, annotations)

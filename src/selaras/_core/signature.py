@@ -24,7 +24,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from selaras._core import tagged
 from selaras._core.annotations import shape_of
-from selaras._core.cache.parts import bare_writer, plain_text, shortened, written
+from selaras._core.cache.parts import bare_writer, is_shortened, plain_text, shortened, written
 from selaras._core.codec import (
     CARRIED,
     PAYLOAD_MOST,
@@ -239,8 +239,19 @@ class Signature:
                 raise self._refusal(place, refused) from None
         return shortened(",".join(texts))
 
+    def with_part(self, value: Any, parts: str) -> str:
+        """Return the text of a key with one more part before the others, of a value that no parameter has.
+
+        Raises:
+            NotEncodable: it is nothing that can stand in a key.
+        """
+        try:
+            return shortened(f"{written(lowered_of(AnyShape(), value))},{parts}")
+        except Refused as refused:
+            raise NotEncodable(f"the self_key of {self.name}{refused.path} {refused.reason}") from None
+
     def _remember(self, args: tuple[Any, ...], text: str) -> None:
-        if not is_atomic(args):
+        if not is_atomic(args) or is_shortened(text):
             return
         types = tuple(map(type, args))
         if self._memo_size >= _MEMO_MOST:

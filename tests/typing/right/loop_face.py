@@ -69,6 +69,15 @@ async def by_sku(sku: str) -> list[Product]:
     return []
 
 
+class Shop:
+    region = "eu"
+    product = product  # a family that is no method is called without its object
+
+    @app.cached(self_key="region", ttl=60)
+    async def offer(self, id: int, *, rebate: float = 0) -> Product:
+        return Product(id, 1.0 - rebate)
+
+
 @product.batch
 async def load(ids: list[Any]) -> Sequence[Product]:
     return [Product(id, 1.0) for id in ids]
@@ -126,6 +135,10 @@ async def use() -> None:
     assert_type(await product(42, region="us"), Product)
     assert_type(await maybe(1), Product | None)
     assert_type(await by_sku("a"), list[Product])
+    assert_type(await Shop().offer(42, rebate=0.1), Product)
+    assert_type(await Shop.offer(Shop(), 42), Product)
+    assert_type(Shop().offer.key(42), Key[Product])
+    assert_type(await Shop().product(42), Product)
     key = product.key(42)
     assert_type(key, Key[Product])
     assert_type(await key.get(fresh="causal"), Product)

@@ -6,6 +6,7 @@ import unicodedata
 from typing import Any, Final
 from urllib.parse import quote
 
+from selaras._core.cache.parts import plain_text, shortened
 from selaras._core.errors import ConfigurationError
 
 NAME_MOST: Final = 200
@@ -31,9 +32,9 @@ def parts_of(key: str) -> str:
 
 
 def tag_text(name: str, value: Any = None) -> str:
-    """Return a tag's text: `category:7`; no two (name, value) pairs share one."""
+    """Return a tag's text: `category:7`, of bounded length; no two (name, value) pairs share one."""
     checked_name(name, what="tag")
-    return quote(name, safe=" ") if value is None else f"{quote(name, safe=' ')}:{quote(str(value), safe='')}"
+    return quote(name, safe=" ") if value is None else f"{quote(name, safe=' ')}:{shortened(plain_text(str(value)))}"
 
 
 def checked_name(name: str, *, what: str) -> str:

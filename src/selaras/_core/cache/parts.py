@@ -41,6 +41,11 @@ def shortened(text: str) -> str:
     return f"{text[:80]}!{blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()}"
 
 
+def is_shortened(text: str) -> bool:
+    """Say whether `shortened` cut a text: then what it stands for may be of any size."""
+    return "!" in text
+
+
 def bare_writer(kind: type) -> Callable[[Any], str] | None:
     """Return what writes values of exactly this type where the annotation tells the type."""
     return _BARE.get(kind)
