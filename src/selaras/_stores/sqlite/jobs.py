@@ -320,7 +320,9 @@ class Jobs:
                         heads.append(line.next[-1])
                 keys.update(dict.fromkeys(row.rest.writes))
         if lines:
-            for name, holder, head, are_others, waiting in self._execute(LINES_AHEAD, (as_list(list(lines)),)).fetchall():
+            for name, holder, head, are_others, waiting in self._execute(
+                LINES_AHEAD, (as_list(list(lines)),)
+            ).fetchall():
                 line = self._lines[name] = _Line(holder, head, is_fresh=False)
                 if not are_others and name not in self._stirred:
                     line.next = _decode_ids(waiting)[::-1]
