@@ -6,7 +6,7 @@ import itertools
 
 from hypothesis import given, strategies as st
 
-from selaras._core.jobs.lifecycle import FINAL, SETTLING, TRANSITIONS, UNCOUNTED, WAITING, allowed, sources
+from selaras._core.jobs.lifecycle import FINAL, SETTLING, TRANSITIONS, UNCOUNTED, WAITING, allowed, ending, sources
 from selaras._core.jobs.states import JobEvent, JobState
 
 states = st.sampled_from(JobState)
@@ -63,3 +63,23 @@ def test_what_the_table_does_not_say_is_refused(state: JobState, event: JobEvent
 def test_the_sources_of_an_event_are_the_states_it_moves() -> None:
     for state, event in itertools.product(JobState, JobEvent):
         assert (state in sources(event)) == any(allowed(state, event, after) for after in JobState)
+
+
+@given(st.sampled_from(sorted(SETTLING | {JobEvent.LOSE})), st.booleans(), st.booleans(), st.booleans())
+def test_an_attempt_ends_as_the_table_allows(event: JobEvent, scope: bool, asked: bool, spent: bool) -> None:
+    happens, final = ending(event, scope=scope, asked=asked, spent=spent)
+    after = TRANSITIONS[JobState.RUNNING, happens]
+
+    assert after == {final} if final else not after & FINAL
+
+
+@given(st.sampled_from(sorted(SETTLING)), st.booleans(), st.booleans())
+def test_whoever_was_asked_to_cancel_does_not_wait_again(event: JobEvent, scope: bool, spent: bool) -> None:
+    assert ending(event, scope=scope, asked=True, spent=spent)[1] is not None
+
+
+def test_a_job_is_lost_as_often_as_it_may_be_and_a_scope_once() -> None:
+    assert ending(JobEvent.LOSE) == (JobEvent.LOSE, None)
+    assert ending(JobEvent.LOSE, spent=True) == (JobEvent.EXHAUST, JobState.FAILED)
+    assert ending(JobEvent.LOSE, scope=True) == (JobEvent.EXHAUST, JobState.FAILED)
+    assert ending(JobEvent.FAIL, scope=True) == (JobEvent.CANCEL, JobState.CANCELLED)

@@ -63,6 +63,26 @@ UNCOUNTED: Final = frozenset({E.SNOOZE, E.RELEASE, E.GIVE_BACK, E.LOSE})
 """Ends of an attempt that give the attempt back. `lose` is counted apart, as `lost`."""
 
 
+def ending(event: E, *, scope: bool = False, asked: bool = False, spent: bool = False) -> tuple[E, S | None]:
+    """Return what the end of an attempt comes to: what happens to its job, and where that ends. None: it waits again.
+
+    Args:
+        event: what its worker said, or `lose`.
+        scope: it was a `writing()` scope or a lock: nothing runs that again.
+        asked: somebody had asked for its cancel: whatever has not ended by itself does now.
+        spent: it was lost as often as it may be.
+    """
+    if event is E.SUCCEED:
+        return event, S.SUCCEEDED
+    if event is E.FAIL and not scope:
+        return event, S.FAILED
+    if asked or event in (E.CANCEL, E.FAIL):
+        return E.CANCEL, S.CANCELLED
+    if event is E.LOSE and (scope or spent):
+        return E.EXHAUST, S.FAILED
+    return event, None
+
+
 def sources(event: E) -> frozenset[S]:
     """Return the states in which `event` may happen."""
     return frozenset(state for state, happening in TRANSITIONS if happening is event)

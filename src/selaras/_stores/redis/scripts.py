@@ -12,6 +12,7 @@ In a script's text stand for
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -26,7 +27,7 @@ from msgspec import Struct
 from selaras._contracts import limits
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.jobs.job import Attempt, Edge, Fate, JobKind, OnConflict, Parent, Put, Refusal, UniqueUntil
-from selaras._core.jobs.lifecycle import FINAL, SETTLING, TRANSITIONS, UNCOUNTED, WAITING
+from selaras._core.jobs.lifecycle import FINAL, SETTLING, TRANSITIONS, UNCOUNTED, WAITING, ending
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import Scope
 from selaras._core.routing import id_entry
@@ -189,6 +190,7 @@ def _with_tables(name: str, body: str, *, reads_only: bool) -> str:
     ]
     tables["NAMES_OF_STATES"] = "{" + ", ".join(f"[{STATES[one]}] = '{one}'" for one in JobState) + "}"
     tables["MOVES"] = _set_of(_quoted(move) for move in moves)
+    tables["ENDINGS"] = _endings()
     before, opening, rest = body.partition(f"{_MAKING}\n")
     inside, closing, behind = rest.partition(f"{_MAKE}\n")
 
@@ -209,6 +211,17 @@ def _with_tables(name: str, body: str, *, reads_only: bool) -> str:
     return "".join(
         (*(f"{line}\n" for line in header), before, opening, *(f"{line}\n" for line in later), inside, closing, behind)
     )
+
+
+def _endings() -> str:
+    """What the end of an attempt comes to, by its event and then 0 or 1 for: a scope; asked to cancel; lost too often."""
+    rows: list[str] = []
+    answers = (False, True)
+    for event, scope, asked, spent in itertools.product(sorted(SETTLING | {JobEvent.LOSE}), answers, answers, answers):
+        happens, final = ending(event, scope=scope, asked=asked, spent=spent)
+        end = "false" if final is None else STATES[final]
+        rows.append(f"['{event}{scope:d}{asked:d}{spent:d}'] = {{{_quoted(happens)}, {end}}}")
+    return "{" + ", ".join(rows) + "}"
 
 
 def _set_of(values: Iterable[str]) -> str:

@@ -51,7 +51,7 @@ from selaras._core.jobs.job import (
     UniqueUntil,
     carry_over,
 )
-from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed
+from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed, ending
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.sqlite import rows
@@ -911,40 +911,29 @@ class Jobs:
             self._post(Void(to=to, names=Invalidation(voided, versions=versions, closes=closes)), now)
 
     def _apply(self, row: Row, settlement: Settlement, now: int) -> None:
-        event = settlement.event
+        said = settlement.event
         self._note(row)
-        if event is not JobEvent.SUCCEED:
+        if said is not JobEvent.SUCCEED:
             row.is_altered = True
-            ended = Ended(row.attempt, row.fence, event, now, settlement.reason, settlement.unsure)
+            ended = Ended(row.attempt, row.fence, said, now, settlement.reason, settlement.unsure)
             row.history = [*row.history, ended][-HISTORY_MOST:]
-        if event in UNCOUNTED:
+        if said in UNCOUNTED:
             row.attempt -= 1
         asked = row.reason if row.cancel_requested else ""
         row.reason, row.error = settlement.reason, settlement.error
-        match event:
-            case JobEvent.SUCCEED:
-                row.result = settlement.result
-                self._end(row, event, JobState.SUCCEEDED, now)
-            case JobEvent.FAIL if not _is_scope(row):
-                self._end(row, event, JobState.FAILED, now)
-            case JobEvent.CANCEL | JobEvent.FAIL:  # of a scope: it raised
-                row.reason = row.reason or asked
-                self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
-            case _ if row.cancel_requested:
-                row.reason = asked
-                self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
-            case JobEvent.LOSE:
-                self._lose(row, now)
-            case _:
-                delay_us = 0 if event is JobEvent.RELEASE else settlement.delay_us
-                self._again(row, event, now + delay_us, now)
-
-    def _lose(self, row: Row, now: int) -> None:
-        if row.kind is not JobKind.TASK or row.lost >= row.rest.max_lost:
+        event, final = ending(
+            said, scope=_is_scope(row), asked=row.cancel_requested, spent=row.lost >= row.rest.max_lost
+        )
+        if event is JobEvent.SUCCEED:
+            row.result = settlement.result
+        elif event is JobEvent.CANCEL:
+            row.reason = (row.reason or asked) if said in (JobEvent.CANCEL, JobEvent.FAIL) else asked
+        elif event is JobEvent.EXHAUST:
             row.reason = f"worker lost {row.lost} times"
-            self._end(row, JobEvent.EXHAUST, JobState.FAILED, now)
+        if final is not None:
+            self._end(row, event, final, now)
         else:
-            self._again(row, JobEvent.LOSE, now, now)
+            self._again(row, event, now + (0 if event is JobEvent.RELEASE else settlement.delay_us), now)
 
     def _again(self, row: Row, event: JobEvent, due_us: int, now: int) -> None:
         """Back to waiting: for its back-off, at the line's tail or in its old place (P21)."""

@@ -1253,25 +1253,21 @@ local function apply(row, event, result, error_, reason, delay_us, unsure)
     if event == EVENT.SUCCEED then
         row[ROW.result] = result
         end_job(row, event, STATE.SUCCEEDED)
-    elseif event == EVENT.FAIL and not row.profile.is_scope then
-        end_job(row, event, STATE.FAILED)
-    elseif event == EVENT.CANCEL or event == EVENT.FAIL then -- of a scope: it raised
-        if reason == '' then
-            row[ROW.reason] = asked_for
-        end
-        end_job(row, EVENT.CANCEL, STATE.CANCELLED)
-    elseif was_asked then
-        row[ROW.reason] = asked_for
-        end_job(row, EVENT.CANCEL, STATE.CANCELLED)
-    elseif event == EVENT.LOSE then
-        if row.profile.is_scope or row[ROW.lost] >= row.profile[PROFILE.max_lost] then
-            row[ROW.reason] = string.format('worker lost %d times', row[ROW.lost])
-            end_job(row, EVENT.EXHAUST, STATE.FAILED)
-        else
-            wait_again(row, EVENT.LOSE, NOW)
-        end
+        return
+    end
+    local is_spent = row[ROW.lost] >= row.profile[PROFILE.max_lost]
+    local ending = ENDINGS[event
+        .. (row.profile.is_scope and '1' or '0') .. (was_asked and '1' or '0') .. (is_spent and '1' or '0')]
+    if ending[1] == EVENT.CANCEL then
+        local says = reason ~= '' and (event == EVENT.CANCEL or event == EVENT.FAIL)
+        row[ROW.reason] = says and reason or asked_for
+    elseif ending[1] == EVENT.EXHAUST then
+        row[ROW.reason] = string.format('worker lost %d times', row[ROW.lost])
+    end
+    if ending[2] then
+        end_job(row, ending[1], ending[2])
     else
-        wait_again(row, event, NOW + (event == EVENT.RELEASE and 0 or delay_us))
+        wait_again(row, event, NOW + ((event == EVENT.RELEASE or event == EVENT.LOSE) and 0 or delay_us))
     end
 end
 
