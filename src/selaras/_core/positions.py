@@ -43,7 +43,7 @@ class News(Struct, frozen=True):
 
     Attributes:
         tail: how far the log reaches, read atomically with the rest of the reply.
-        events: in order of position; of one name only the last (P-cost).
+        events: in order of position; of one name only the last (P-cost). `ids`: theirs, in the same order.
         reset: the log no longer reaches back to the cursor, or is another log: drop the local tier of this
             partition; `events` is empty.
         epoch: grows each time the store lost its memory.
@@ -53,3 +53,4 @@ class News(Struct, frozen=True):
     events: tuple[Event, ...] = ()
     reset: bool = False
     epoch: int = 0
+    ids: tuple[int, ...] = ()

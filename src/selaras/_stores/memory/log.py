@@ -74,11 +74,13 @@ class Log:
         behind = self.tail.position - since.position
         if not 0 < behind <= NEWS_MOST or not self._knows(since):
             return News(self.tail, reset=True, epoch=self.epoch)
-        last: dict[tuple[Scope, str], Event] = {}
-        for event, _ in list(self._events)[-behind:]:
+        last: dict[tuple[Scope, str], tuple[Event, int]] = {}
+        for event, event_id in list(self._events)[-behind:]:
             last.pop((event.scope, event.name), None)
-            last[event.scope, event.name] = event
-        return News(self.tail, tuple(last.values()), epoch=self.epoch)
+            last[event.scope, event.name] = event, event_id
+        told = last.values()
+        events, ids = tuple([event for event, _ in told]), tuple([event_id for _, event_id in told])
+        return News(self.tail, events, epoch=self.epoch, ids=ids)
 
     def trim(self) -> int:
         """Forget the oldest events beyond the length kept. Returns how many."""
@@ -101,6 +103,13 @@ class Log:
         last = self._events[-1] if self._events else None
         self.tail = Cursor(last[0].position, last[1]) if last else self._before
         self.epoch += 1
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Go on in a new epoch, behind an event that no other log has: what was true at a position of this one, in this
+        epoch, is known by the event there, even if its number is given twice.
+        """
+        self.epoch = epoch
+        self.append(Scope.KEY, "")
 
     def _knows(self, cursor: Cursor) -> bool:
         if cursor == START or cursor.position < self._before.position:

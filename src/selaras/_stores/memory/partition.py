@@ -500,7 +500,7 @@ class MemoryPartition:
         """See `Partition`."""
         with self._lock:
             if self._log.epoch < epoch:
-                self._log.epoch = epoch
+                self._log.begin_epoch(epoch)
                 self._cells.forget()
             now = self._now()
             adopted = tuple(self._jobs.adopt(one, now) for one in jobs)

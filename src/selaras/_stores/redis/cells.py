@@ -139,18 +139,24 @@ def packed(put: Put, name: bytes) -> Packed:
 def decode_news(told: list[Any], since: Cursor) -> News:
     """Read what a script tells of the log."""
     position, event_id, epoch, reset, events = told[:5]
-    return News(Cursor(position, event_id), _later(events, since) if events else (), bool(reset), epoch)
+    tail = Cursor(position, event_id)
+    return _later(tail, events, since, epoch) if events else News(tail, (), bool(reset), epoch)
 
 
-def _later(told: list[bytes], since: Cursor) -> tuple[Event, ...]:
+def _later(tail: Cursor, told: list[bytes], since: Cursor, epoch: int) -> News:
     """Read events as they lie in the log, from the one at the cursor on. Of one name only the last is told."""
-    last: dict[bytes, Event] = {}
-    for at, event in enumerate(told):
-        if at:
-            name = event[_CURSOR.size :]
-            last.pop(name, None)
-            last[name] = Event(since.position + at, _SCOPES[name[:1]], name[1:].decode())
-    return tuple(last.values())
+    last: dict[bytes, bytes] = {}
+    for event in told[1:]:
+        name = event[_CURSOR.size :]
+        last.pop(name, None)
+        last[name] = event
+    events: list[Event] = []
+    ids: list[int] = []
+    for name, event in last.items():
+        position, event_id = _CURSOR.unpack_from(event)
+        events.append(Event(int(position), _SCOPES[name[:1]], name[1:].decode()))
+        ids.append(int(event_id))
+    return News(tail, tuple(events), epoch=epoch, ids=tuple(ids))
 
 
 def _news_of(ledger: bytes, told: list[bytes], since: Cursor) -> News | None:
@@ -160,7 +166,7 @@ def _news_of(ledger: bytes, told: list[bytes], since: Cursor) -> News | None:
         if told[first].startswith(at):
             position, event_id = _CURSOR.unpack_from(told[-1])
             tail = Cursor(int(position), int(event_id))
-            return News(tail, _later(told[first:], since), epoch=int(_EPOCH.unpack_from(ledger)[0]))
+            return _later(tail, told[first:], since, int(_EPOCH.unpack_from(ledger)[0]))
     return None
 
 

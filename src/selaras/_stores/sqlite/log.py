@@ -27,7 +27,7 @@ _MARK: Final = (
 _IS_ANY_OPEN: Final = f"SELECT 1 FROM intents WHERE key >= '{OPENING}' AND key < '{chr(ord(OPENING) + 1)}' LIMIT 1"
 _MARK_OF: Final = "SELECT position FROM marks WHERE scope = ? AND name = ?"
 _ID_AT: Final = "SELECT event_id FROM events WHERE position = ?"
-_AFTER: Final = "SELECT position, scope, name FROM events WHERE position > ? ORDER BY position"
+_AFTER: Final = "SELECT position, scope, name, event_id FROM events WHERE position > ? ORDER BY position"
 
 _SLEW_LOOK_US: Final = 1_000_000
 """Time in which nothing was written counts as this much at most: readers do not slew, and shall not be far off."""
@@ -199,6 +199,13 @@ class Log:
         self.event_id = row[0] if row else self.before_id
         self.epoch += 1
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Go on in a new epoch, behind an event that no other log has: so an epoch is known by its events, even if its
+        number is given twice.
+        """
+        self.epoch = epoch
+        self.append(Scope.KEY, "")
+
 
 def voided_after(con: Connection, position: int, family: str, tags: tuple[str, ...], tag_floor: int) -> bool:
     """Ask the marks themselves; see `Log.voided_after`."""
@@ -218,11 +225,13 @@ def news(con: Connection, tail: tuple[int, int, int, int, int], since: Cursor) -
     behind = position - since.position
     if not 0 < behind <= NEWS_MOST or not _knows(con, since, before_position, before_id):
         return News(cursor, reset=True, epoch=epoch)
-    last: dict[tuple[int, str], Event] = {}
-    for at, scope, name in con.execute(_AFTER, (since.position,)):
+    last: dict[tuple[int, str], tuple[Event, int]] = {}
+    for at, scope, name, event_id in con.execute(_AFTER, (since.position,)):
         last.pop((scope, name), None)
-        last[scope, name] = Event(at, _SCOPES[scope], name)
-    return News(cursor, tuple(last.values()), epoch=epoch)
+        last[scope, name] = Event(at, _SCOPES[scope], name), event_id
+    told = last.values()
+    events, ids = tuple([event for event, _ in told]), tuple([event_id for _, event_id in told])
+    return News(cursor, events, epoch=epoch, ids=ids)
 
 
 def _knows(con: Connection, cursor: Cursor, before_position: int, before_id: int) -> bool:

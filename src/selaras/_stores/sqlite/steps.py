@@ -588,7 +588,7 @@ class Steps:
         """See `Partition`."""
         now = self._now()
         if self._log.epoch < epoch:
-            self._log.epoch = epoch
+            self._log.begin_epoch(epoch)
             self._cells.forget()
         adopted = tuple([self._jobs.adopt(one, now) for one in jobs])
         self._wake()

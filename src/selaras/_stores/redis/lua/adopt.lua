@@ -11,7 +11,7 @@ local expiry = index(K.expiry)
 local ended = index(K.ended)
 local epoch, asked_for, adopted = REQ[1], REQ[2], {}
 if M.epoch < epoch then
-    M.epoch = epoch -- fences grow (P15)
+    log_begin_epoch(epoch) -- fences grow (P15)
     cells_forget()
 end
 

@@ -32,7 +32,7 @@ local kept = call('HMGET', K.meta, 'format', 'partitions', 'run')
 if tonumber(kept[1]) == format and tonumber(kept[2]) == partitions then
     M.sharded = sharded
     if kept[3] ~= run or M.epoch < seen then
-        M.epoch = math.max(M.epoch, seen) + 1
+        log_begin_epoch(math.max(M.epoch, seen) + 1)
         call('HSET', K.meta, 'run', run)
         cells_forget()
     end

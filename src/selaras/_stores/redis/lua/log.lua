@@ -31,6 +31,13 @@ local function log_append(scope, name)
     end
 end
 
+-- Go on in a new epoch, behind an event that no other log has: so an epoch is known by its events, even if its number is
+-- given twice.
+local function log_begin_epoch(epoch)
+    M.epoch = epoch
+    log_append(SCOPE.KEY, '')
+end
+
 -- The tag or family that stands under a key, and its scope; nil: it is a key like others.
 local function opened_by(key)
     if key:byte() ~= 31 then return nil end
