@@ -231,9 +231,16 @@ class World:
     """A store, a datastore, a clock, and one family of cached products."""
 
     def __init__(
-        self, kind: str, folder: Path, *, reach: Callable[[Store], SlowStore] = SlowStore, **options: Any
+        self,
+        kind: str,
+        folder: Path,
+        *,
+        reach: Callable[[Store], SlowStore] = SlowStore,
+        seed: int = 1,
+        **options: Any,
     ) -> None:
         self.kind = kind
+        self._seed = seed
         self.reach = reach  # how a process reaches its store
         self.options = options
         self.clock = VirtualClock()
@@ -270,7 +277,7 @@ class World:
 
     def _new_store(self) -> Store:
         name, _, count = self.kind.partition("-")
-        chance = Random(len(self._stores) + 1)
+        chance = Random(len(self._stores) + self._seed)
         if name == "sqlite":
             return SqliteStore(self._folder / "selaras.db", self.clock, partitions=int(count), entropy=chance)
         return make_store(self.kind, self._folder, self.clock, chance)

@@ -129,6 +129,11 @@ class Auditor:
         if slot.family.audit and self._chance() < slot.family.audit:
             self._begin(slot, data, position, position, tags, "shared")
 
+    def hosted(self, slot: Slot, data: bytes, position: int, proven: int, tags: tuple[str, ...]) -> None:
+        """A value of the host tier, true at `position` and not spoken against up to `proven`, is served."""
+        if slot.family.audit and self._chance() < slot.family.audit:
+            self._begin(slot, data, position, proven, tags, "host")
+
     def _begin(self, slot: Slot, data: Any, position: int, proven: int, tags: tuple[str, ...], tier: str) -> None:
         if self._turns.locked():
             return

@@ -3,6 +3,7 @@
 own key of the session ───────────────────> its put, the pre-image, or the datastore itself (P10, P13)
 local tier: entry there, proven fresh ────> serve                                     (`freshness.proves`)
             entry there, not proven ──────> one look at the log's end, shared by all who wait; then again
+host tier, if there is one, the same ─────> serve                                     (`host`)
 inside a known transaction ───────────────> the shared tier, else the datastore itself (P13)
 a read under way that began late enough ──> join it                                   (`freshness.may_join`)
 nothing ──────────────────────────────────> begin one: shared tier, loader, fill      (`loading`)
@@ -24,6 +25,7 @@ from selaras._cache.flight import Alone, Flights, Outcome, Stale
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
 from selaras._cache.histories import Seen
+from selaras._cache.host import HostTier
 from selaras._cache.lineage import Lineage
 from selaras._cache.loading import Loading
 from selaras._cache.local import NEVER, READS_COUNTED, LocalEntry, LocalTier, count_read
@@ -31,6 +33,7 @@ from selaras._cache.session import SESSION, Session, SessionKind, session_here
 from selaras._cache.storable import Storable, local_entry, opened
 from selaras._cache.voiding import Voiding
 from selaras._contracts.clock import Clock, Entropy
+from selaras._contracts.shelf import Shelf
 from selaras._contracts.store import Store
 from selaras._core.cache.consistency import Ledger
 from selaras._core.cache.entry import Entry
@@ -98,6 +101,8 @@ class Cache:
         reader: Callable[[], Reader] | None = None,
         publishes: bool = False,
         lineage: Lineage | None = None,
+        shelf: Shelf | None = None,
+        owner: bytes = b"",
     ) -> None:
         self.lineage = lineage
         self._partitions = store.partitions
@@ -162,6 +167,24 @@ class Cache:
             repair=lambda slot: self._voiding.void([slot], session=None),
             reader=reader or _nobodys,
             publishes=publishes,
+        )
+        self.host = self._loading.host = (
+            None
+            if shelf is None
+            else HostTier(
+                shelf,
+                owner,
+                self._partitions,
+                self._followers,
+                self._local,
+                self.instant,
+                storable=self._storable,
+                look_at_tail=self._look_at_tail,
+                refresh=self._begin_refresh,
+                sample=self._auditor.hosted,
+                tell=self._tell,
+                own=lambda work: self._flights().own(work),
+            )
         )
 
     def instant(self) -> int:
@@ -295,7 +318,13 @@ class Cache:
         follower = self._followers[slot.partition]
         fits = position <= follower.applied.position and follower.trusts(sent_ns)
         kept = False
-        if slot.family.local and fits and follower.untouched(slot.key, position, slot.family.name, tags):
+        fits = fits and follower.untouched(slot.key, position, slot.family.name, tags)
+        if self.host is not None and fits:
+            left_us = note_of(note).left_us(expires_in_us)
+            self.host.offer(
+                slot, data, tags=tags, position=position, stamp=stamp, sent_ns=sent_ns, left_us=left_us, note=note
+            )
+        if slot.family.local and fits:
             value = slot.family.codec.decode(data) if slot.family.codec.shared else data
             left_us = note_of(note).left_us(expires_in_us)
             kept = self._local.store(
@@ -413,6 +442,10 @@ class Cache:
             value = self._taken(slot, entry)
             if value is not MISSING:
                 return self._local_reading(entry, value)
+        if self.host is not None:
+            reading = await self.host.read(slot, need)
+            if reading is not None:
+                return reading
         if session is not None and session.in_transaction() and slot.family.version is None:
             return await self._read_in_transaction(slot)
         self._check_not_its_own(slot, session)
@@ -547,6 +580,12 @@ class Cache:
             self._check_not_its_own(slot, session)
             self._families[slot.family.name] = slot.family
             rest.append(slot)
+        if rest and self.host is not None:
+            for key, reading in (await self.host.read_many(rest, need)).items():
+                values[key] = reading.value
+                if session is not None and session.watcher is not None:
+                    session.watcher.saw(key, reading.position, reading.tier)
+            rest = [slot for slot in rest if slot.key not in values]
         if rest:
             async with session.waiting() if session else nullcontext():
                 rides = await self._flights().ride_many(rest, need, self._join_floor)
@@ -927,6 +966,7 @@ class Cache:
             "stuck_intents": self._loading.vigil.told,
             "flights": sum(len(flights.running) for flights in loops),
             "applied": [follower.applied.position for follower in self._followers],
+            **({} if self.host is None else {"host": self.host.counts.shown()}),
             "families": {
                 name: {field: getattr(family.counts, field) for field in family.counts.__slots__}
                 for name, family in sorted(self._families.items())
@@ -950,6 +990,8 @@ class Cache:
 
     async def close(self) -> None:
         """End what is under way. Readers that wait get StoreUnavailable."""
+        if self.host is not None:
+            await self.host.close()
         here = asyncio.get_running_loop()
         for flights in tuple(self._loops.values()):
             if flights.loop is here:

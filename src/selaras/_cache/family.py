@@ -38,7 +38,7 @@ class Counts:
     """What became of a family's reads in this process. Approximate when several threads read at once.
 
     Attributes:
-        local, shared: served by that tier. own: by the attempt's own put. preimages: by what its intent replaced.
+        local, host, shared: served by that tier. own: by the attempt's own put. preimages: by what its intent replaced.
         loads: served by the datastore. joined: shared somebody else's read. waited: waited for another's fill.
         intents: met a write intent. rejected: entries of the local tier that were too old to serve.
         refused: loads whose fill was refused. fallbacks: loads because the store could not be reached.
@@ -62,6 +62,7 @@ class Counts:
     early: int = 0
     stale: int = 0
     unchanged: int = 0
+    host: int = 0
     audited: int = 0
     stale_reads: int = 0
     repaired: int = 0
@@ -85,7 +86,7 @@ class Family:
         stale_if_error_us, stale_while_revalidate_us: how long past its ttl a value may be served, to reads outside of
             jobs that need neither `strict` nor `causal` (RFC 5861).
         fallback_loads: of its loads, how many run at once in a process while the store does not answer.
-        local, shared_tier: the tiers that may hold its values.
+        local, host, shared_tier: the tiers that may hold its values.
         during_write: "load": while somebody writes a key it is read from the datastore. "serve": the old value is
             served until the writer's settle.
         version: the datastore's own version of a value; what is older than the newest one known is not accepted.
@@ -106,6 +107,7 @@ class Family:
     ttl_us: int | None = 300_000_000
     ttl_none_us: int | None = 60_000_000
     local: bool = True
+    host: bool = True
     shared_tier: bool = True
     during_write: Literal["load", "serve"] = "load"
     version: Callable[[Any], int] | None = None
@@ -200,8 +202,8 @@ class Reading(Struct, frozen=True):
     """A value and where it came from.
 
     Attributes:
-        tier: "local", "shared", "stale" (the shared tier, past its ttl), "put" (this attempt's own), "preimage" or
-            "loader".
+        tier: "local", "host", "shared", "stale" (the shared tier, past its ttl), "put" (this attempt's own), "preimage"
+            or "loader".
         age_us: since it was known to be true.
         position: of its partition's log at which it was true; None: straight from the loader.
         why: one line for people.

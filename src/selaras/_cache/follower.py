@@ -23,6 +23,14 @@ INDEX_MOST: Final = 20_000
 INDEX_NS: Final = 60_000_000_000
 """A reply that took longer than this is not trusted by the local tier anyway."""
 
+HOST_INDEX_NS: Final = 600_000_000_000
+"""So long where there is a host tier: what it holds from before events that are forgotten cannot be proven."""
+
+IDS_MOST: Final = 50_000
+"""Positions whose event is known by its id, for the host tier."""
+
+_HOST_AGES_NS: Final = 100_000_000
+
 NEVER_YET: Final = -(1 << 62)
 """An instant before every other."""
 
@@ -50,7 +58,14 @@ class Follower:
         self._marks_from = 0
         self._ages: deque[tuple[int, int]] = deque()  # (heard at, position): to forget by age
         self._distrust_ns = NEVER_YET
+        self._index_ns = INDEX_NS
+        self._ids: dict[int, int] | None = None  # position -> id of the event there, oldest first
         self.breaker = Breaker()
+
+    def judge_others(self) -> None:
+        """Remember from here on what it takes to judge what other processes say of this log, and longer."""
+        self._index_ns = HOST_INDEX_NS
+        self._ids = {}
 
     # -- what replies say
 
@@ -90,6 +105,9 @@ class Follower:
         self._ages.clear()
         self._from = self._marks_from = self.bulk = news.tail.position
         self.epoch = news.epoch
+        if self._ids is not None:
+            self._ids.clear()
+            self._identify(self._ids, news)
         self.applied = news.tail
 
     def _apply(self, news: News) -> None:
@@ -99,13 +117,30 @@ class Follower:
             if event.position > known:
                 bulk = max(bulk, self._take(event))
         if news.events:
-            self._ages.append((self._instant(), news.tail.position))
+            self._note_age(news.tail.position)
+        if self._ids is not None:
+            self._identify(self._ids, news)
         self.bulk = bulk
         self.applied = news.tail
         if len(self._last) > INDEX_MOST:
             self._forget_keys(list(self._last)[: len(self._last) // 4])
         if len(self._marks) > INDEX_MOST:
             self._forget_marks(list(self._marks)[: len(self._marks) // 4])
+
+    def _note_age(self, position: int) -> None:
+        now = self._instant()
+        if self._ids is not None and self._ages and now - self._ages[-1][0] < _HOST_AGES_NS:
+            self._ages[-1] = self._ages[-1][0], position  # forgotten a little early, so that there are few
+        else:
+            self._ages.append((now, position))
+
+    def _identify(self, ids: dict[int, int], news: News) -> None:
+        for event, event_id in zip(news.events, news.ids, strict=False):
+            ids[event.position] = event_id
+        ids[news.tail.position] = news.tail.event_id
+        if len(ids) > IDS_MOST:
+            for position in list(ids)[: len(ids) // 4]:
+                del ids[position]
 
     def _take(self, event: Event) -> int:
         if event.scope is Scope.KEY:
@@ -128,6 +163,12 @@ class Follower:
         if position < self._from or self._last.get(key, 0) > position:
             return False
         return self._unmarked(position, family, tags)
+
+    def id_at(self, position: int) -> int:
+        """Return the id of the event at a position of the log that is followed, by which it is told from another log with
+        one there; 0: it is not known (any more), and no event has it.
+        """
+        return self._ids.get(position, 0) if self._ids is not None else 0
 
     def vouches(self, entry: LocalEntry) -> bool:
         """Say whether tag and family events leave an entry of the local tier valid; key events have removed it."""
@@ -174,7 +215,7 @@ class Follower:
         """Forget key events that no reply still under way can be older than."""
         with self._local.lock:
             before = 0
-            while self._ages and self._ages[0][0] < now_ns - INDEX_NS:
+            while self._ages and self._ages[0][0] < now_ns - self._index_ns:
                 before = self._ages.popleft()[1]
             old: list[str] = []
             for key, position in self._last.items():

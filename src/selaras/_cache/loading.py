@@ -23,6 +23,7 @@ from selaras._cache.family import Family, Slot
 from selaras._cache.flight import Flight, Known, Outcome, Stale, is_cancelled
 from selaras._cache.follower import Follower
 from selaras._cache.histories import Seen
+from selaras._cache.host import HostTier
 from selaras._cache.lineage import Lineage
 from selaras._cache.local import LocalTier
 from selaras._cache.session import SESSION, Session, SessionKind
@@ -114,6 +115,7 @@ class Loading:
         self._lineage = lineage
         self._slow_us = slow_us
         self._late: set[asyncio.Task[Any]] = set()
+        self.host: HostTier | None = None
         self.vigil = Vigil(partitions, clock, tell=tell, own=self._own)
 
     async def answer(self, follower: Follower, work: Coroutine[Any, Any, T]) -> T:
@@ -337,6 +339,7 @@ class Loading:
             sent_ns=sight.sent_ns,
             left_us=left_us,
             early_us=0 if is_early else early_us,
+            note=entry.note,
             trusted=sight.trusted,
         )
         flight.land(
@@ -396,11 +399,16 @@ class Loading:
         sent_ns: int,
         left_us: int | None,
         early_us: int,
+        note: bytes,
         trusted: bool,
     ) -> None:
         """Keep a value in the local tier if it is true there; if not, its being given out is noted (P4)."""
         kept = False
         untouched = self._followers[slot.partition].untouched(slot.key, position, slot.family.name, tags)
+        if self.host is not None and trusted and untouched:
+            self.host.offer(
+                slot, data, tags=tags, position=position, stamp=stamp, sent_ns=sent_ns, left_us=left_us, note=note
+            )
         if slot.family.local and trusted and untouched:
             kept = self._local.store(
                 local_entry(
@@ -698,6 +706,7 @@ class Loading:
                 sent_ns=sent,
                 left_us=left_us,
                 early_us=family.early_us(note.load_us, self._storable.chance()) if left_us is not None else 0,
+                note=put.note,
                 trusted=trusted,
             )
             self._land(one, put.value, position)
