@@ -155,6 +155,7 @@ def refused_fills_are_kept(patch: Patch) -> None:
             sent_ns=self._instant(),
             left_us=None,
             early_us=0,
+            note=b"",
             trusted=True,
         )
         land(self, one, data, position)

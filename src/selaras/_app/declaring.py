@@ -92,7 +92,7 @@ class CommonFamilyOptions(TypedDict, total=False):
     version: Callable[[Any], int] | None
     replica_lag: Duration
     during_write: Literal["load", "serve"]
-    tiers: Sequence[Literal["local", "shared"]]
+    tiers: Sequence[Literal["local", "host", "shared"]]
     fresh: Fresh | None
     beta: float
     soft_timeout: Duration | None
@@ -333,7 +333,7 @@ def declare_family(
     version: Callable[[Any], int] | None = None,
     replica_lag: Duration = 0,
     during_write: Literal["load", "serve"] = "load",
-    tiers: Sequence[Literal["local", "shared"]] = ("local", "shared"),
+    tiers: Sequence[Literal["local", "host", "shared"]] = ("local", "host", "shared"),
     fresh: Fresh | None = None,
     beta: float = 1.0,
     soft_timeout: Duration | None = None,
@@ -367,7 +367,7 @@ def declare_family(
     word(during_write, ("load", "serve"), option=f"family {name!r}: during_write")
     kept_in = _several(name, "tiers", tiers)
     for tier in kept_in:
-        word(tier, ("local", "shared"), option=f"family {name!r}: tiers")
+        word(tier, ("local", "host", "shared"), option=f"family {name!r}: tiers")
     old = old_parameter(name, parameters)
     signature = Signature.of(loader, skip=frozenset(() if old is None else (old,)), ignore=frozenset(ignored))
     spec = FamilySpec(name, loader, _place(loader), signature, is_method=made_of.is_method, of_self=self_part)
@@ -388,6 +388,7 @@ def declare_family(
         ttl_us=ttl_us,
         ttl_none_us=ttl_us if isinstance(ttl_none, Auto) else _ttl(name, "ttl_none", None, ttl_none),
         local="local" in kept_in,
+        host="host" in kept_in,
         shared_tier="shared" in kept_in,
         during_write=during_write,
         version=_version(name, version),

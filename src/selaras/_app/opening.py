@@ -14,8 +14,12 @@ from msgspec import Struct
 
 from selaras._app.origin import Origin
 from selaras._contracts.clock import Clock, Entropy
+from selaras._contracts.shelf import Shelf
 from selaras._contracts.store import Store
 from selaras._core.errors import ConfigurationError
+from selaras._stores.memcached.address import address_of as shelf_address_of
+from selaras._stores.memcached.shelf import MemcachedShelf
+from selaras._worker.system import clock_origin
 
 if TYPE_CHECKING:
     from selaras._stores.redis.address import RedisAddress
@@ -106,6 +110,22 @@ def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy
     return cast(
         Store, SqliteStore(Path(address.path), clock, partitions=count, entropy=entropy, synchronous=synchronous)
     )
+
+
+def open_shelf(url: str, timeout_us: int) -> Shelf | None:
+    """Make the shelf of the host tier, not connected yet; None: there is none to be, or this machine does not tell whose
+    clocks can be compared.
+    """
+    if not url or not clock_origin():
+        return None
+    return MemcachedShelf(shelf_address_of(url), patience_us=timeout_us)
+
+
+def shelf_owner(address: Address) -> bytes:
+    """Return what tells apart those who use one shelf: the store, and the clock that its values' ends are of."""
+    prefix = address.redis.prefix if address.redis is not None else ""
+    parts = (clock_origin(), address.kind, address.path, prefix, "")
+    return "\0".join(parts).encode("utf-8", "surrogatepass")
 
 
 _REDIS: Final = re.compile(r"(redis|valkey)s?(\+sentinel|\+cluster)?|unix", re.IGNORECASE)

@@ -24,6 +24,7 @@ from selaras._cache.cache import Cache
 from selaras._cache.lineage import Lineage
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.partition import HeartbeatReply, Instance
+from selaras._contracts.shelf import Shelf
 from selaras._contracts.store import Store
 from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Attempt
@@ -107,7 +108,15 @@ class Holder:
 class Process:
     """One store and one cache, shared by every loop and thread of this process."""
 
-    def __init__(self, store: Store, clock: Clock, entropy: Entropy, settings: Settings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        entropy: Entropy,
+        settings: Settings,
+        shelf: Shelf | None = None,
+        owner: bytes = b"",
+    ) -> None:
         self.store = store
         self.clock = clock
         self.entropy = entropy
@@ -133,6 +142,8 @@ class Process:
             )
             if settings.lineage
             else None,
+            shelf=shelf,
+            owner=owner,
         )
         store.listen(self.cache.grown)
         self.partitions = len(store.partitions)

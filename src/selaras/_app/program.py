@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from selaras._app.middleware import Middleware, checked_middleware
-from selaras._app.opening import Address, address_of, open_store
+from selaras._app.opening import Address, address_of, open_shelf, open_store, shelf_owner
 from selaras._app.origin import Origin
 from selaras._app.process import Process, Processes
 from selaras._app.registry import Registry
@@ -55,7 +55,8 @@ class Program:
     def _make_process(self) -> Process:
         clock, entropy = system_clock(), system_entropy()
         store = open_store(self.address, self.settings.partitions, clock, entropy)
-        return Process(store, clock, entropy, self.settings)
+        shelf = open_shelf(self.settings.host_tier, self.settings.host_timeout)
+        return Process(store, clock, entropy, self.settings, shelf, shelf_owner(self.address))
 
 
 def make_program(

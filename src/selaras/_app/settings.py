@@ -12,11 +12,12 @@ from msgspec import Struct
 from selaras._core.cache.key import checked_name
 from selaras._core.durations import Duration, duration_us, format_us
 from selaras._core.errors import ConfigurationError
+from selaras._stores.memcached.address import address_of
 
 UNBOUNDED: Final = 2**62
 """A size that nothing reaches."""
 
-Kind: TypeAlias = Literal["time", "count", "bytes", "text"]
+Kind: TypeAlias = Literal["time", "count", "bytes", "text", "memcached"]
 
 
 class Option(Struct, frozen=True):
@@ -42,6 +43,8 @@ class Option(Struct, frozen=True):
             return duration_us(value, name=origin)
         if self.kind == "text":
             return checked_name(value, what=origin)
+        if self.kind == "memcached":
+            return address_of(value, origin).shown if value else ""
         return _count(value, origin)
 
     def show(self, value: int | str) -> str:
@@ -50,6 +53,8 @@ class Option(Struct, frozen=True):
             return format_us(int(value))
         if self.kind == "bytes":
             return _format_bytes(int(value))
+        if self.kind == "memcached":
+            return str(value) or "none"
         return str(value)
 
 
@@ -92,6 +97,14 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option("local_bytes", 64 << 20, "bytes", "the local tier, a process"),
     Option("local_entries", 100_000, "count", "the local tier, a process"),
+    Option(
+        "host_tier",
+        "",
+        "memcached",
+        "a memcached on this machine that its processes share, between the local and the shared tier: "
+        "`unix:///run/memcached/memcached.sock` or `memcached://127.0.0.1:11211`",
+    ),
+    Option("host_timeout", "5ms", "time", "a memcached that does not answer in so long is left alone for a while"),
     Option("lineage", 50, "count", "jobs a second whose reads are noted for `selaras explain`, a process; 0: none"),
     Option("partitions", 1, "count", "each is a unit of order of its own; fixed when the store is made"),
 )
@@ -125,6 +138,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     shared_timeout: int
     local_bytes: int
     local_entries: int
+    host_tier: str
+    host_timeout: int
     lineage: int
     partitions: int
     origins: dict[str, str]
@@ -164,6 +179,8 @@ class SettingValues(TypedDict, total=False):
     shared_timeout: Duration
     local_bytes: int
     local_entries: int
+    host_tier: str
+    host_timeout: Duration
     lineage: int
     partitions: int
 

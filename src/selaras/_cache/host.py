@@ -253,7 +253,9 @@ class HostTier:
         if is_early:
             self._refresh(slot, hosted.stamp)
         age_us = max(0, self._instant() - known_ns) // 1_000
-        return Reading(value, "host", age_us, hosted.position, "a process of this host had it, and nothing was heard since")
+        return Reading(
+            value, "host", age_us, hosted.position, "a process of this host had it, and nothing was heard since"
+        )
 
     def _keep(self, slot: Slot, value: Any, hosted: Hosted, follower: Follower) -> bool:
         """Keep it in the local tier. Returns whether its time has come to be loaded anew."""

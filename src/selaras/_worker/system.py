@@ -7,6 +7,7 @@ import os
 import random
 import time
 from functools import partial
+from pathlib import Path
 
 from selaras._contracts.clock import Clock, Entropy
 
@@ -29,6 +30,20 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Return after `seconds`."""
         await asyncio.sleep(seconds)
+
+
+def clock_origin() -> str:
+    """Return what two processes have in common whose instants can be compared: the machine, its boot, and the clock that
+    their container is given. Empty where the system does not tell.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+    try:
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"  # noqa: PTH115 - it is no path that it reads
+    except OSError:
+        return boot  # before Linux 5.6 all processes have one clock
 
 
 def system_clock() -> Clock:

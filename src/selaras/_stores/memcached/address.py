@@ -29,17 +29,19 @@ class Address(Struct, frozen=True):
         return f"memcached://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
-def address_of(url: str) -> Address:
-    """Read a URL. Raises ConfigurationError, saying what to write instead."""
+def address_of(url: object, origin: str = "host_tier") -> Address:
+    """Read a URL. `origin`: where it came from. Raises ConfigurationError, saying what to write instead."""
+    if not isinstance(url, str):
+        raise ConfigurationError(f"{origin}={url!r} is no text: {_FORMS}")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise ConfigurationError(f"host_tier={url!r}: {error}: {_FORMS}") from None
+        raise ConfigurationError(f"{origin}={url!r}: {error}: {_FORMS}") from None
     if parts.query or parts.fragment or parts.username:
-        raise ConfigurationError(f"host_tier={url!r}: a memcached has no options and no users here: {_FORMS}")
+        raise ConfigurationError(f"{origin}={url!r}: a memcached has no options and no users here: {_FORMS}")
     if parts.scheme == "unix" and not parts.netloc and len(parts.path) > 1:
         return Address(path=unquote(parts.path))
     if parts.scheme == "memcached" and host and parts.path in ("", "/") and port != 0:
         return Address(host=host, port=PORT if port is None else port)
-    raise ConfigurationError(f"host_tier={url!r} names no memcached: {_FORMS}")
+    raise ConfigurationError(f"{origin}={url!r} names no memcached: {_FORMS}")

@@ -122,7 +122,9 @@ class Line(asyncio.Protocol):
         self._tongue: Tongue = Meta()
         self._said: list[bytes] = []
         self._rest = b""
-        self._owed: deque[tuple[float, Told | None]] = deque()  # when it was said, and who hears the answer; None: a put
+        self._owed: deque[tuple[float, Told | None]] = (
+            deque()
+        )  # when it was said, and who hears the answer; None: a put
         self._heard_at = 0.0
         self._timer: TimerHandle | None = None
         self._is_late = False

@@ -86,7 +86,7 @@ class MemcachedShelf:
             async with asyncio.timeout(DIAL_S):
                 line = await dial(self._where, patience_s=self._patience_s, lost=lambda line: self._lost(here, line))
         except (OSError, ShelfDown, TimeoutError) as error:
-            here.give_up_waiting(f"{self.url}: {error or type(error).__name__}")
+            here.give_up_waiting(f"{self.url}: {str(error) or type(error).__name__}")
         else:
             here.line = line
             if here.timer is not None:
