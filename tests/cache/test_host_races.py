@@ -25,9 +25,7 @@ globals().update(
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     """All processes share a shelf."""
     kind, _, alone = str(request.param).partition(" ")
-    async with World(
-        kind, tmp_path, shelf=FakeShelf(), owner=OWNER, local_entries=0 if alone else 1_000
-    ) as world:
+    async with World(kind, tmp_path, shelf=FakeShelf(), owner=OWNER, local_entries=0 if alone else 1_000) as world:
         yield world
 
 
