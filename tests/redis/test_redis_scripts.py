@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.redis.servers import RedisServer
 
-from selaras._stores.redis.scripts import FOLDER, PARTS, Head, script, source, verbs
+from selaras._stores.redis.scripts import FOLDER, PARTS, Head, functions, script, source, verbs
 
 
 @pytest.mark.parametrize("verb", verbs())
@@ -24,6 +26,28 @@ def test_a_script_says_what_it_costs(verb: str) -> None:
 @pytest.mark.parametrize("part", [part for part in PARTS if (FOLDER / f"{part}.lua").exists()])
 def test_a_part_says_what_it_is(part: str) -> None:
     assert Head.of(part, source(part)).said[part]
+
+
+def test_no_two_functions_have_one_name_and_none_that_of_a_variable() -> None:
+    """Functions become fields of one table: whatever else has their name would be taken for them."""
+    own = {verb: re.findall(r"^local function (\w+)\(", source(verb), re.MULTILINE) for verb in verbs()}
+    of_parts = [
+        name
+        for part in PARTS
+        if part != "prelude"  # its functions are none of these
+        for name in re.findall(r"^local function (\w+)\(", source(part), re.MULTILINE)
+    ]
+    assert set(of_parts) == functions()
+    for text in (*PARTS[1:], *verbs()):
+        names = [*of_parts, *own.get(text, ())]
+        assert len(set(names)) == len(names), text
+        either = "|".join(names)
+        variable = re.search(
+            rf"\blocal (?!function)[^\n=]*\b({either})\b|\bfor [^\n]*\b({either})\b[^\n]* (?:in|=) "
+            rf"|function[ \w]*\([^)\n]*\b({either})\b",
+            source(text),
+        )
+        assert variable is None, f"{text}: {variable[0]}"
 
 
 @pytest.mark.parametrize("verb", verbs())

@@ -39,6 +39,7 @@ from selaras._stores.redis.caller import Caller, raw
 from selaras._stores.redis.errors import meaning_of, told
 from selaras._stores.redis.gathered import Call, Gathered, Replies
 from selaras._stores.redis.lines import Command
+from selaras._stores.redis.records import DAMAGED
 from selaras._stores.redis.wire import ReplyError, WireLost, pack
 
 LOOKS_AGAIN: Final = 2
@@ -137,14 +138,19 @@ def packed(put: Put, name: bytes) -> Packed:
 
 
 def decode_news(told: list[Any], since: Cursor) -> News:
-    """Read what a script tells of the log."""
+    """Read what a script tells of the log; of a log that was written over, that it is to be forgotten."""
     position, event_id, epoch, reset, events = told[:5]
     tail = Cursor(position, event_id)
-    return _later(tail, events, since, epoch) if events else News(tail, (), bool(reset), epoch)
+    if not events:
+        return News(tail, (), bool(reset), epoch)
+    return _later(tail, events, since, epoch) or News(tail, (), True, epoch)
 
 
-def _later(tail: Cursor, told: list[bytes], since: Cursor, epoch: int) -> News:
-    """Read events as they lie in the log, from the one at the cursor on. Of one name only the last is told."""
+def _later(tail: Cursor, told: list[bytes], since: Cursor, epoch: int) -> News | None:
+    """Read events as they lie in the log, from the one at the cursor on. Of one name only the last is told.
+
+    Returns None if one of them was written over.
+    """
     last: dict[bytes, bytes] = {}
     for event in told[1:]:
         name = event[_CURSOR.size :]
@@ -152,28 +158,39 @@ def _later(tail: Cursor, told: list[bytes], since: Cursor, epoch: int) -> News:
         last[name] = event
     events: list[Event] = []
     ids: list[int] = []
-    for name, event in last.items():
-        position, event_id = _CURSOR.unpack_from(event)
-        events.append(Event(int(position), _SCOPES[name[:1]], name[1:].decode()))
-        ids.append(int(event_id))
+    try:
+        for name, event in last.items():
+            position, event_id = _CURSOR.unpack_from(event)
+            events.append(Event(int(position), _SCOPES[name[:1]], name[1:].decode()))
+            ids.append(int(event_id))
+    except DAMAGED:
+        return None
+    if events and not since.position < min(event.position for event in events) <= tail.position:
+        return None
     return News(tail, tuple(events), epoch=epoch, ids=tuple(ids))
 
 
 def _news_of(ledger: bytes, told: list[bytes], since: Cursor) -> News | None:
-    """Read the end of the log, if it reaches back to the cursor."""
+    """Read the end of the log, if it reaches back to the cursor and nobody has written over it."""
     at = _CURSOR.pack(since.position, since.event_id)
-    for first in range(len(told) - 1, -1, -1):
-        if told[first].startswith(at):
-            position, event_id = _CURSOR.unpack_from(told[-1])
-            tail = Cursor(int(position), int(event_id))
-            return _later(tail, told[first:], since, int(_EPOCH.unpack_from(ledger)[0]))
-    return None
+    first = next((place for place in range(len(told) - 1, -1, -1) if told[place].startswith(at)), None)
+    if first is None:
+        return None
+    try:
+        position, event_id = _CURSOR.unpack_from(told[-1])
+        epoch = int(_EPOCH.unpack_from(ledger)[0])
+        tail = Cursor(int(position), int(event_id))
+    except DAMAGED:
+        return None
+    if tail.position != since.position + len(told) - 1 - first:
+        return None
+    return _later(tail, told[first:], since, epoch)
 
 
 def intents_of(shown: Iterable[list[Any]]) -> tuple[Intent, ...]:
     """Read intents as `cells_shown` and `cells_orphans` tell them."""
     return tuple(
-        Intent(key.decode(), home, job.decode(), int(fence, 16), bool(clean), until_us)
+        Intent(key.decode(errors="replace"), home, job.decode(errors="replace"), int(fence, 16), bool(clean), until_us)
         for key, home, job, fence, clean, until_us in shown
     )
 
@@ -234,6 +251,7 @@ class Cells:
         Raises:
             StoreUnavailable: this user may not read values.
         """
+        values = [None if _is_no_text(value) else value for value in values]
         refused = next((value for value in values if value.__class__ is ReplyError), None)
         if refused is not None:
             raise told(refused, meaning_of(refused), where=self._caller.link.common.where(self._index), doing="'read'")
@@ -261,7 +279,7 @@ class Cells:
         """Look at keys whose values were not there: (key, lease_us, row)."""
         asked: list[str | int] = []
         for key, lease_us, row in rows:
-            asked += (key, lease_us, f"!{row[:16].decode()}", "")
+            asked += (key, lease_us, f"!{row[:16].decode(errors='replace')}", "")
         gets = self._gets([key for key, _, _ in rows])
         _, (_, looks), values = await self._caller.among((), "read", asked, START, gets, urgent=True, repeats=True)
         return self._with_values(looks, values)
@@ -443,12 +461,20 @@ def _has_value(row: bytes) -> bool:
     return len(row) > _ROW.size and _ROW.unpack_from(row)[3] > 0
 
 
-def entry_of(expires_in_us: int, row: bytes, value: bytes) -> Entry:
-    """Read an entry."""
-    stamp, position, _, _, _ = _ROW.unpack_from(row)
-    checksum, version, _, tags, note = _decode(memoryview(row)[_ROW.size :])
-    known = version_of(version)
-    return Entry(value, int(position), int(stamp, 16), checksum, expires_in_us, tags, known, note.encode("latin-1"))
+def entry_of(expires_in_us: int, row: bytes, value: bytes) -> Entry | None:
+    """Read an entry; None: it was written over."""
+    try:
+        stamp, position, _, _, _ = _ROW.unpack_from(row)
+        checksum, version, _, tags, note = _decode(memoryview(row)[_ROW.size :])
+        known = version_of(version)
+        return Entry(value, int(position), int(stamp, 16), checksum, expires_in_us, tags, known, note.encode("latin-1"))
+    except DAMAGED:
+        return None
+
+
+def _is_no_text(reply: Any) -> bool:
+    """Say whether in a value's key stands something else."""
+    return reply.__class__ is ReplyError and str(reply).startswith("WRONGTYPE")
 
 
 def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
@@ -456,8 +482,9 @@ def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
     match look:
         case [1, expires_in_us, row, token, wait_us, floor]:
             found = value_of(row, value)
-            if found is not None:
-                return Hit(entry_of(expires_in_us, row, found), int(token, 16) if token else 0, wait_us)
+            entry = None if found is None else entry_of(expires_in_us, row, found)
+            if entry is not None:
+                return Hit(entry, int(token, 16) if token else 0, wait_us)
             return Miss(int(token, 16), version_of(floor)) if token else row
         case [0, token, floor]:
             return Miss(int(token, 16), version_of(floor))

@@ -13,6 +13,7 @@ are sent with what they have in common once. Of a profile both sides remember wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from struct import Struct as Layout
 from typing import Any, Final
 
@@ -58,7 +59,19 @@ from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.redis.caller import raw
 from selaras._stores.redis.cells import Values, hex_of, version_of, versions_of
-from selaras._stores.redis.records import LINED, OTHER, PLAIN, STATE_OF, STATES, Adopted, Extra, Profile, Row, Settle
+from selaras._stores.redis.records import (
+    DAMAGED,
+    LINED,
+    OTHER,
+    PLAIN,
+    STATE_OF,
+    STATES,
+    Adopted,
+    Extra,
+    Profile,
+    Row,
+    Settle,
+)
 
 DELAY_MOST: Final = 1 << 52
 """Longer delays are not told as a plain job's: scripts count exactly up to 2**53."""
@@ -318,28 +331,40 @@ class Packing:
             profile = self._profiles[packed] = _decode_profile(packed)
         return profile
 
-    def claims_of(self, told: list[Any], position: int) -> tuple[list[Claim], list[tuple[int, list[Any]]]]:
-        """Read claims. Returns them, and of those that have pre-images the place and (key, expires_in_us, row) of each."""
+    def claims_of(self, told: list[Any], position: int) -> tuple[list[Claim], list[tuple[int, list[Any]]], list[bytes]]:
+        """Read claims.
+
+        Returns them; of those that have pre-images the place and (key, expires_in_us, row) of each; and the ids of jobs
+        that cannot be read.
+        """
         claims: list[Claim] = []
         preimages: list[tuple[int, list[Any]]] = []
+        unreadable: list[bytes] = []
         profiles = self._profiles
         items = iter(told)
         for item in items:
             if item.__class__ is not bytes:
+                claim = self._claim_of(item, position)
+                if claim is None:
+                    unreadable.append(item[0])
+                    continue
                 if item[6]:
                     preimages.append((len(claims), item[6]))
-                claims.append(self._claim_of(item, position))
+                claims.append(claim)
                 continue
             fence, ticket = next(items), next(items)
             created, _, _, size = _HEAD.unpack_from(ticket, 1)
             end = _EXTRA_AT + size
             packed = ticket[_EXTRA_AT:end]
-            profile = profiles.get(packed) or self.profile_of(packed)
-            more = ticket[end : end + 4]
-            if more != _NO_EXTRA:
-                claims.append(self._claim_of((item, fence, ticket, 1, 0, 0, (), (), ()), position))
-                continue
+            profile = profiles.get(packed)
             middle = end + 8 + int.from_bytes(ticket[end + 4 : end + 8])
+            if profile is None or ticket[end : end + 4] != _NO_EXTRA or middle > len(ticket) - 2:
+                claim = self._claim_of((item, fence, ticket, 1, 0, 0, (), (), ()), position)
+                if claim is None:
+                    unreadable.append(item)
+                else:
+                    claims.append(claim)
+                continue
             claims.append(
                 Claim(
                     item.decode(),
@@ -357,11 +382,14 @@ class Packing:
                     profile.ordered,
                 )
             )
-        return claims, preimages
+        return claims, preimages, unreadable
 
-    def _claim_of(self, told: Sequence[Any], position: int) -> Claim:
+    def _claim_of(self, told: Sequence[Any], position: int) -> Claim | None:
         job, fence, ticket, attempt, lost, strayed_us, _, value, positions = told
-        created, _, profile, extra, meta, payload = self._ticket_of(ticket)
+        try:
+            created, _, profile, extra, meta, payload = self._ticket_of(ticket)
+        except DAMAGED:
+            return None
         elsewhere = set(extra.homes[::2])
         return Claim(
             job.decode(),
@@ -396,10 +424,12 @@ class Packing:
         end += size
         (size,) = _EXTRA_SIZE(ticket, end)
         end += 4
+        if end + size > len(ticket) - 2:
+            raise ValueError(f"{len(ticket)} bytes of a job of more")
         return created, due_us, profile, extra, ticket[end : end + size], ticket[end + size : -2]
 
     def record_of(self, id: str, ticket: bytes, dyn: bytes | None) -> JobRecord:
-        """Read a job as it stands."""
+        """Read a job as it stands. Raises one of `DAMAGED`: it was written over."""
         created, due_us, profile, extra, meta, payload = self._ticket_of(ticket)
         if dyn is None:
             row = Row(STATES[JobState.SCHEDULED if due_us > created else JobState.READY], due_us=due_us)
@@ -444,8 +474,12 @@ class Packing:
             ),
         )
 
+    def numbered(self, id: str, ticket: bytes, dyn: bytes | None) -> tuple[int, JobRecord]:
+        """Read a job, with its place in the order of enqueueing. Raises one of `DAMAGED`: it was written over."""
+        return self.number_of(ticket), self.record_of(id, ticket, dyn)
+
     def standing_of(self, id: str, ticket: bytes | None, dyn: bytes | None) -> Standing | None:
-        """Return a job whole, if it is there and can be taken over."""
+        """Return a job whole, if it is there and can be taken over. Raises one of `DAMAGED`: it was written over."""
         record = self.record_of(id, ticket, dyn) if ticket is not None else None
         if record is None or ticket is None or record.state not in MOVING or record.kind is not JobKind.TASK:
             return None
@@ -539,7 +573,7 @@ class Packing:
     # -- effects
 
     def effect_of(self, member: bytes) -> AnyEffect:
-        """Read an effect as the outbox keeps it: its id, and what it is."""
+        """Read an effect as the outbox keeps it: its id, and what it is. Raises one of `DAMAGED`: it was written over."""
         to, kind, *rest = _decode_effect(member[16:])
         common: dict[str, Any] = {"id": int(member[:16], 16), "to": _decode_any(to), "sender": self.index}
         match _decode_any(kind):
@@ -590,7 +624,7 @@ class Packing:
                 job, by = map(_decode_any, rest)
                 return Supersede(job=job, by=by, **common)
             case other:
-                raise AssertionError(other)
+                raise ValueError(f"no effect is called {other!r}")
 
     def effect_for(self, effect: AnyEffect, puts: Values) -> list[Any]:
         """Return an effect as `accept` takes it."""
@@ -670,8 +704,12 @@ def admission_of(told: Sequence[Any]) -> Admission:
 
 
 def attempts_of(told: Sequence[bytes]) -> tuple[Attempt, ...]:
-    """Read attempts: job, fence, ..."""
-    return tuple([Attempt(told[i].decode(), int(told[i + 1], 16)) for i in range(0, len(told), 2)])
+    """Read attempts: job, fence, ... Those that were written over are nobody's."""
+    attempts: list[Attempt] = []
+    for i in range(0, len(told), 2):
+        with suppress(ValueError):
+            attempts.append(Attempt(told[i].decode(), int(told[i + 1], 16)))
+    return tuple(attempts)
 
 
 def flat_attempts(attempts: Iterable[Attempt]) -> list[str]:

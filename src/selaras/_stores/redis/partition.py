@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Final
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -60,7 +62,7 @@ from selaras._stores.redis.packing import (
     attempts_of,
     flat_attempts,
 )
-from selaras._stores.redis.records import PAGE, STATE_OF, STATES
+from selaras._stores.redis.records import DAMAGED, PAGE, STATE_OF, STATES
 
 PAGES_A_LOOK: Final = 20
 """Pages of jobs that one call looks at: a listing or a purge of many goes on by calls, so that others get a word in."""
@@ -70,6 +72,9 @@ SWEEP_EVERY: Final = 8
 
 ALONE_BYTES: Final = 1 << 16
 """An enqueue of more than this waits for nobody, and shares no call: what meets must not become too large to send."""
+
+_log = logging.getLogger("selaras")
+T = TypeVar("T")
 
 ABSENT: Final = b"\xff"
 _Told = tuple[News, bool]
@@ -156,7 +161,9 @@ class RedisPartition:
         _, _, _, told, position, more, next_due_us, cancels, outbox = reply
         claims: list[Claim] = []
         if told:
-            claims, preimages = self._packing.claims_of(told, position)
+            claims, preimages, unreadable = self._packing.claims_of(told, position)
+            if unreadable:
+                await self._mend(unreadable)
             if preimages:
                 await self._fetch(claims, preimages)
         return TurnReply(
@@ -180,8 +187,9 @@ class RedisPartition:
             found: list[tuple[str, Entry]] = []
             for key, expires_in_us, row in its:
                 value = next(values)
-                if value is not None:
-                    found.append((key.decode(), entry_of(expires_in_us, row, value)))
+                entry = None if value is None else entry_of(expires_in_us, row, value)
+                if entry is not None:
+                    found.append((key.decode(), entry))
             claims[place] = replace(claims[place], preimages=tuple(found))
 
     async def settle(self, instance: str, settlements: Sequence[Settlement], since: Cursor) -> SettleReply:
@@ -299,7 +307,16 @@ class RedisPartition:
     async def outbox(self, limit: int) -> Outbox:
         """See `Partition`."""
         (members,) = await self._ask("outbox", (limit,), repeats=True)
-        return Outbox(tuple(map(self._packing.effect_of, members)))
+        effects: list[AnyEffect] = []
+        for member in members:
+            try:
+                effects.append(self._packing.effect_of(member))
+            except DAMAGED:
+                _log.error(
+                    "partition %d: an effect for another partition cannot be read, and goes: %r", self.index, member
+                )
+                await self._caller.link.pipeline(self.index, [("ZREM", self._caller.key("outbox"), member)])
+        return Outbox(tuple(effects))
 
     async def delivered(self, ids: Sequence[int]) -> None:
         """See `Partition`."""
@@ -320,21 +337,41 @@ class RedisPartition:
 
     async def fates(self, attempts: Sequence[Attempt]) -> tuple[Fate, ...]:
         """See `Partition`."""
-        tickets, rows = await self._ask("fates", [attempt.job for attempt in attempts], repeats=True)
-        return tuple(map(self._fate_of, attempts, tickets, rows))
+        records = await self._each([attempt.job for attempt in attempts], self._record_of)
+        return tuple(map(self._fate_of, attempts, records))
 
-    def _fate_of(self, attempt: Attempt, ticket: bytes | None, dyn: bytes | None) -> Fate:
-        if ticket is None:
+    def _fate_of(self, attempt: Attempt, record: JobRecord | None) -> Fate:
+        if record is None:
             return Fate.GONE
-        record = self._packing.record_of(attempt.job, ticket, dyn)
         return fate_of(attempt.fence, state=record.state, fence=record.fence, history=record.history)
+
+    def _record_of(self, id: str, ticket: bytes | None, dyn: bytes | None) -> JobRecord | None:
+        return None if ticket is None else self._packing.record_of(id, ticket, dyn)
+
+    async def _each(self, ids: Sequence[str], read: Callable[[str, bytes | None, bytes | None], T]) -> list[T]:
+        """Read jobs. Those that were written over are dead-lettered, and read then."""
+        found, unreadable = _read_each(read, zip(ids, *await self._ask("fates", ids, repeats=True), strict=True))
+        if unreadable:
+            await self._mend(unreadable)
+            found, _ = _read_each(read, zip(ids, *await self._ask("fates", ids, repeats=True), strict=True))
+        return found
+
+    async def _mend(self, ids: Sequence[str | bytes]) -> None:
+        """Let jobs that cannot be read be dead-lettered."""
+        _log.error("partition %d: jobs that were written over are dead-lettered: %r", self.index, ids)
+        await self._ask("mend", [one if isinstance(one, str) else raw(one) for one in ids], repeats=True)
 
     # -- inspection
 
     async def job(self, id: str, since: Cursor) -> tuple[JobRecord | None, News]:
         """See `Partition`."""
         news, ticket, dyn = await self._ask("job", (id,), since, repeats=True)
-        record = self._packing.record_of(id, ticket, dyn) if ticket is not None else None
+        try:
+            record = self._record_of(id, ticket, dyn)
+        except DAMAGED:
+            await self._mend([id])
+            news, ticket, dyn = await self._ask("job", (id,), since, repeats=True)
+            record = self._record_of(id, ticket, dyn)
         return record, decode_news(news, since)
 
     async def jobs(self, which: JobFilter) -> JobPage:
@@ -344,9 +381,9 @@ class RedisPartition:
         page = which.before // PAGE + 1 if which.before else -1
         while len(found) <= which.limit:
             page, rows = await self._ask("listing", (page, PAGES_A_LOOK), repeats=True)
-            some = [
-                (packing.number_of(ticket), packing.record_of(id.decode(), ticket, dyn)) for id, ticket, dyn in rows
-            ]
+            some, unreadable = _read_each(packing.numbered, [(id.decode(), ticket, dyn) for id, ticket, dyn in rows])
+            if unreadable:
+                await self._mend(unreadable)  # each is the newest then, and listed anew by who asks again
             some.sort(key=lambda one: -one[0])
             found += [one for one in some if _is_wanted(which, *one)]
             if page < 0:
@@ -360,22 +397,23 @@ class RedisPartition:
         counted, lanes, served = await self._ask("queues", None, repeats=True)
         counts: dict[str, dict[JobState, int]] = {}
         for field, jobs in _pairs(counted):
-            if int(jobs or 0):
-                counts.setdefault(field[1:].decode(), {})[STATE_OF[int(field[:1])]] = int(jobs)
+            state = STATE_OF.get(_number(field[:1]))
+            if state is not None and (many := _number(jobs)):
+                counts.setdefault(field[1:].decode(errors="replace"), {})[state] = many
         oldest: dict[str, int] = {}
         stray: dict[str, int] = {}
         for queue_, task, jobs, ready_us in lanes:
-            queue = queue_.decode()
+            queue = queue_.decode(errors="replace")
             oldest[queue] = min(ready_us, oldest.get(queue, ready_us))
             stray[queue] = stray.get(queue, 0) + (jobs if task else 0)
         workers: dict[str, int] = {}
         paused: set[str] = set()
         for field, value in _pairs(served):
-            queue = field[1:].decode()
+            queue = field[1:].decode(errors="replace")
             if field[:1] == b"p":
                 paused.add(queue)
             else:
-                workers[queue] = int(value)
+                workers[queue] = _number(value)
         return tuple(
             [
                 QueueStats(
@@ -395,7 +433,11 @@ class RedisPartition:
     async def instances(self) -> tuple[Instance, ...]:
         """See `Partition`."""
         (rows,) = await self._ask("instances", None, repeats=True)
-        return tuple([_decode_instance(blob) for _, blob in sorted(rows)])
+        instances: list[Instance] = []
+        for _, blob in sorted(rows):
+            with suppress(*DAMAGED):
+                instances.append(_decode_instance(blob))
+        return tuple(instances)
 
     async def cache_stats(self) -> CacheStats:
         """See `Partition`."""
@@ -436,14 +478,25 @@ class RedisPartition:
 
     async def standing(self, ids: Sequence[str]) -> tuple[Standing | None, ...]:
         """See `Partition`."""
-        tickets, rows = await self._ask("fates", ids, repeats=True)
-        return tuple(map(self._packing.standing_of, ids, tickets, rows))
+        return tuple(await self._each(ids, self._packing.standing_of))
 
     async def adopt(self, jobs: Sequence[Standing], epoch: int) -> tuple[bool, ...]:
         """See `Partition`."""
         packed = [self._packing.adopted(one) for one in jobs]
         _, adopted = await self._ask("adopt", (epoch, packed))
         return tuple(map(bool, adopted))
+
+
+def _read_each(read: Callable[..., T], rows: Iterable[tuple[str, Any, Any]]) -> tuple[list[T], list[str]]:
+    """Read rows. Returns them, and the ids of those that were written over."""
+    found: list[T] = []
+    unreadable: list[str] = []
+    for row in rows:
+        try:
+            found.append(read(*row))
+        except DAMAGED:
+            unreadable.append(row[0])
+    return found, unreadable
 
 
 def _is_wanted(which: JobFilter, number: int, record: JobRecord) -> bool:
@@ -454,6 +507,11 @@ def _is_wanted(which: JobFilter, number: int, record: JobRecord) -> bool:
         and (not which.task or record.task == which.task)
         and (not which.before or number < which.before)
     )
+
+
+def _number(text: bytes) -> int:
+    """Read a number that may have been written over: 0 then."""
+    return int(text) if text.isdigit() else 0
 
 
 def _pairs(told: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:

@@ -2,25 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import struct
+from typing import Annotated, Any, Final, NamedTuple
 
-from msgspec import Raw, Struct
+import msgspec
+from msgspec import Meta, Raw, Struct
 
+from selaras._core.codec import UNREADABLE
+from selaras._core.jobs.failure import Failure
+from selaras._core.jobs.job import NewJob
 from selaras._core.jobs.states import JobState
 
 STATES: Final = {state: code for code, state in enumerate(JobState, 1)}
 """States as scripts know them."""
+
+Code = Annotated[int, Meta(ge=1, le=len(STATES))]
+"""A state, as scripts know it."""
+
+Fence = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+"""A fence, token, stamp or effect id, as scripts have it: text that sorts."""
 
 STATE_OF: Final = {code: state for state, code in STATES.items()}
 
 PAGE: Final = 128
 """Numbers of jobs that one page tells."""
 
+MENDED_LEASE_US: Final = 15_000_000
+"""The lease that an instance has from here on whose row was written over."""
+
+LOOKED_AT: Final = 20
+MENDED_AT_ONCE: Final = 200
+"""Jobs or lines that one round of housekeeping looks at: as a rule, and once something was met that was written over."""
+
 Pairs = list[tuple[str, Any]]
 """(name, value) for some names."""
 
 Homes = list[str | int]
 """Of names that belong to other partitions, each name and then its partition: scripts cannot hash names themselves."""
+
+
+DAMAGED: Final = (*UNREADABLE, struct.error)
+"""What reading rows that nobody here wrote may raise."""
+
+
+def _corrupt() -> Failure:
+    """Return with what a job ends that was written over: with what its worker says where a store hands it out so."""
+    try:
+        msgspec.msgpack.decode(NO_META)
+    except msgspec.DecodeError as error:
+        return Failure("CorruptBytes", str(error))
+    raise AssertionError(NO_META)
+
+
+NO_META: Final = b"\xc1"
+"""The one byte that MessagePack never uses: what stands in a job's meta before bytes that cannot be read."""
+
+CORRUPT: Final = _corrupt()
+_NEW: Final = NewJob(id="", task="")
 
 
 class Profile(Struct, frozen=True, array_like=True):
@@ -56,6 +94,22 @@ class Extra(Struct, frozen=True, array_like=True):
     homes: Homes = []
 
 
+UNKNOWN: Final = Profile(
+    "",
+    _NEW.queue,
+    _NEW.priority,
+    _NEW.kind.value,
+    _NEW.result_ttl_us,
+    _NEW.failed_ttl_us,
+    _NEW.max_lost,
+    _NEW.ordered,
+    _NEW.wants_preimage,
+    _NEW.unique_until.value,
+    _NEW.on_conflict.value,
+)
+"""What is taken for the profile of a job whose own cannot be read."""
+
+
 OTHER: Final = 0
 PLAIN: Final = 1
 LINED: Final = 2
@@ -70,7 +124,7 @@ class Row(Struct, frozen=True, array_like=True):
     jobs of one claim have in common. Up to `attempt` it has its fields while it runs, up to `result` when it has succeeded.
     """
 
-    state: int
+    state: Code
     fence: str = ""
     number: int = 0
     instance: str = ""
@@ -181,6 +235,42 @@ class Line(Struct, frozen=True, array_like=True):
     waiting: int
 
 
+class Standing(Struct, frozen=True, array_like=True):
+    """One of the intents on a key, in order of planting."""
+
+    home: int
+    job: str
+    fence: Fence
+    planted_us: int
+    planted_at: int
+    clean: bool
+    preimage: bytes | bool  # the entry that it replaced
+    until_us: int  # it falls by itself then; 0: it does not
+    epoch: int
+
+
+class Floor(Struct, frozen=True, array_like=True):
+    """What a key's values must not lie below, and until when none is stored."""
+
+    version: Fence | bool
+    closed_until_us: int
+
+
+class Name(Struct, frozen=True, array_like=True):
+    """Who has a name in the directory."""
+
+    job: str
+    home: int
+
+
+class Dependent(Struct, frozen=True, array_like=True):
+    """Who waits for a job."""
+
+    child: str
+    edge: str
+    home: int
+
+
 class Told(Struct, frozen=True, array_like=True):
     """What a turn came to: told again if it is repeated (P16), and the list of what it claimed while some of that runs."""
 
@@ -188,3 +278,34 @@ class Told(Struct, frozen=True, array_like=True):
     settled: list[Any]
     claims: list[str]  # job, fence, ...
     preimages: list[Any]  # (job, pre-images)
+
+
+class Hash(NamedTuple):
+    """What the rows of a hash are.
+
+    Attributes:
+        check: the function that tells a sound one; None: any text is.
+        mend: the function that makes something of a damaged one; None: it goes.
+        is_packed: they are MessagePack.
+    """
+
+    check: str | None = None
+    mend: str | None = None
+    is_packed: bool = False
+
+
+HASHES: Final = {
+    "jobs": Hash(),
+    "dyn": Hash(),
+    "queues": Hash(),
+    "turns": Hash("IS_TOLD", "mend_turn", is_packed=True),
+    "accepted": Hash("is_accepted"),
+    "entries": Hash("is_entry"),
+    "tokens": Hash("is_token"),
+    "lines": Hash("IS_LINE", "mend_line", is_packed=True),
+    "directory": Hash("IS_NAME", is_packed=True),
+    "holders": Hash("IS_HOLDER", "mend_holder", is_packed=True),
+    "intents": Hash("are_intents", "mend_intents", is_packed=True),
+    "floors": Hash("IS_FLOOR", "mend_floor", is_packed=True),
+}
+"""The hashes whose rows scripts read by `hash`. Jobs are checked where they are made of two rows (`get_row`)."""

@@ -14,15 +14,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Raw, Struct
 
 from selaras._contracts import limits
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
@@ -36,7 +37,7 @@ from selaras._stores.redis.records import STATES
 
 FOLDER: Final = Path(__file__).parent / "lua"
 
-PARTS: Final = ("prelude", "log", "rows", "cells", "jobs", "plain")
+PARTS: Final = ("prelude", "log", "rows", "cells", "jobs", "mending", "plain")
 """Texts that verbs are put together from; all others are verbs."""
 
 LEDGER: Final = (
@@ -70,6 +71,10 @@ STRUCTS: Final[Mapping[str, type[Struct]]] = {
     "HOLDER": records.Holder,
     "LINE": records.Line,
     "TOLD": records.Told,
+    "INTENT": records.Standing,
+    "FLOOR": records.Floor,
+    "NAME": records.Name,
+    "DEPENDENT": records.Dependent,
     "PARENT": Parent,
     "ATTEMPT": Attempt,
     "PUT": Put,
@@ -95,17 +100,18 @@ WORDS: Final[Mapping[str, type[StrEnum | IntEnum]]] = {
 _HEAD: Final = re.compile(r"-- (\w[\w ]*): (.*)")
 _KEY: Final = re.compile(r"\bK\.(\w+)")
 _NAME: Final = re.compile(r"\b([A-Z]+)\.(\w+)\b")
+_ROWS: Final = re.compile(r"\bhash\(K\.(\w+)\)")
 _COMMENT: Final = re.compile(r"(^|[^\S\n])-- .*", re.MULTILINE)
 _DEFINES: Final = re.compile(
-    r"local function (?P<name>\w+)\(|function \w+:(?P<method>\w+)\(|local (?P<rows>\w+) = (?:hash|index)\(K\.\w+(?:, true)?\)$"
+    r"local function (?P<name>\w+)\(|function \w+:(?P<method>\w+)\(|local (?P<rows>\w+) = (?:hash|index)\(K\.\w+\)$"
 )
 _WORD: Final = re.compile(r"\w+")
+_CALLED: Final = re.compile(r"(?<![\w.:'\"])[A-Za-z_]\w*(?![\w'\"])")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\(", re.MULTILINE)
 _MAKING: Final = "local function make()"
 _MAKE: Final = "setmetatable(F, {__index = function(_, name) setmetatable(F, nil) make() return F[name] end})"
 _INNER: Final = "return (function()"
 _OUTER: Final = "end)()"
-_END_OF_PART: Final = "PART ENDS"
 _STATE_SETS: Final = {"FINAL": FINAL, "WAITING": WAITING}
 _EVENT_SETS: Final = {"SETTLING": SETTLING, "UNCOUNTED": UNCOUNTED}
 _FLAGS: Final = frozenset({"allow-oom", "no-writes"})
@@ -150,6 +156,20 @@ class Head:
         return () if given == "none" else tuple(given.replace(",", " ").split())
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a text that stays or goes as a whole: a script makes all that it has anew at each call.
+
+    Attributes:
+        name: by which others ask for it; "": it always stays.
+        asks: all words in it, and so what it asks for.
+    """
+
+    name: str
+    text: str
+    asks: frozenset[str]
+
+
 @cache
 def script(name: str) -> Script:
     """Put a verb's script together."""
@@ -158,16 +178,55 @@ def script(name: str) -> Script:
     if not _FLAGS.issuperset(flags):
         raise ScriptError(f"{name}.lua: flags {flags}; there are {sorted(_FLAGS)}")
     parts = ("prelude", *head.list("uses"), name)
+    kept = _asked_for([pieces(part) for part in parts])
     lazy = ["rows" in parts and "made" in Head.of(part, source(part)).said for part in parts]
-    used = _used("\n".join(_COMMENT.sub("", _bounded(part)) for part in parts))
-    body = _slim(_joined(used, lazy))
-    body = _with_tables(name, body, reads_only="no-writes" in flags)
+    body = _joined(name, kept, lazy, reads_only="no-writes" in flags)
     keys = tuple(sorted(set(_KEY.findall(body))))
     places = {key: number for number, key in enumerate(keys, 1)}
     body = _KEY.sub(lambda match: f"KEYS[{places[match[1]]}]", body)
-    body = _NAME.sub(lambda match: _constant(name, match), body)
     text = f"#!lua flags={','.join(flags)}\n{body}" if flags else f"#!lua\n{body}"
     return Script(name, text, keys, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@cache
+def pieces(part: str) -> tuple[Piece, ...]:
+    """Return a text in pieces, with all in it that is the same in every script.
+
+    Functions of the parts, but for the prelude's, become fields of a table: Lua bears 200 locals, and pays for each in each closure.
+    """
+    text = _ROWS.sub(_kind_of_rows, _COMMENT.sub("", source(part)))
+    own = _FUNCTION.findall(text) if part != "prelude" else ()
+    called = {*functions(), *own, *(f"IS_{name}" for name in STRUCTS)}
+    if part != "prelude":
+        text = _CALLED.sub(lambda match: f"F.{match[0]}" if match[0] in called else match[0], text)
+    found: list[Piece] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        match = _DEFINES.match(line.replace("local function F.", "local function "))
+        piece = [line]
+        if match and match["rows"] is None and not line.endswith(" end"):
+            for more in lines:
+                piece.append(more)
+                if more == "end":
+                    break
+        made = _slim("\n".join(piece)).replace("local function F.", "function F.")
+        name = (match["method"] or match["name"] or match["rows"]) if match else ""
+        if made:
+            constant = _NAME.sub(lambda match: _constant(part, match), made)
+            found.append(Piece(name, constant, frozenset(_WORD.findall(made))))  # events have names of functions
+    return tuple(found)
+
+
+@cache
+def functions() -> frozenset[str]:
+    """Return the names of all functions of the parts that are made fields of a table."""
+    return frozenset(name for part in PARTS if part != "prelude" for name in _FUNCTION.findall(source(part)))
+
+
+def _kind_of_rows(match: re.Match[str]) -> str:
+    kind = records.HASHES[match[1]]
+    words = (str(kind.is_packed).lower(), *(_quoted(word) if word else "nil" for word in (kind.check, kind.mend)))
+    return f"hash(K.{match[1]}, {', '.join(words)})"
 
 
 def verbs() -> tuple[str, ...]:
@@ -181,36 +240,118 @@ def source(name: str) -> str:
     return (FOLDER / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def _with_tables(name: str, body: str, *, reads_only: bool) -> str:
-    """Put in the tables that the text asks for, among what is made when it is asked for if they can lie there."""
-    tables = {word: _set_of(str(STATES[state]) for state in states) for word, states in _STATE_SETS.items()}
-    tables |= {word: _set_of(_quoted(event) for event in events) for word, events in _EVENT_SETS.items()}
+def _asked_for(texts: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
+    """Leave out what nothing asks for."""
+    called: dict[str, list[Piece]] = {}
+    for text in texts:
+        for piece in text:
+            called.setdefault(piece.name, []).append(piece)
+    for name, table in tables().items():
+        called.setdefault(name, []).append(table)
+    asked, todo = {""}, [""]
+    while todo:
+        for piece in called[todo.pop()]:
+            new = [word for word in piece.asks if word in called and word not in asked]
+            asked.update(new)
+            todo += new
+    return [[piece for piece in text if piece.name in asked] for text in texts]
+
+
+def _joined(name: str, kept: Sequence[Sequence[Piece]], lazy: Sequence[bool], *, reads_only: bool) -> str:
+    """Join the texts, each in a function of its own within that of the one before: a function finds its own part's variables
+    in a list, one after another, and those of the parts around it at once. What those need that are made when they are
+    asked for is made by the first call of one of their functions.
+    """
+    eager = [text for text, is_lazy in zip(kept, lazy, strict=True) if not is_lazy]
+    later = [text for text, is_lazy in zip(kept, lazy, strict=True) if is_lazy]
+    at_once = _tables_for(eager, ())
+    at_last = _tables_for(later, at_once)
+    prelude, *rest = ["".join(piece.text for piece in text) for text in eager]
+    if later:
+        made = "".join(piece.text for piece in (*at_last, *(piece for text in later for piece in text)))
+        rest.insert(list(lazy).index(True) - 1, f"{_MAKING}\n{made}end\n{_MAKE}\n")
+    header = (
+        "local F = {}\n"
+        f"local SCRIPT, READS_ONLY = '{name}', {str(reads_only).lower()}\n"
+        f"local LEDGER, NO_LEDGER = '>{'d' * len(LEDGER)}', string.rep('\\0', {8 * len(LEDGER)})\n"
+    )
+    local = "".join(table.text for table in at_once if table.text.startswith("local "))
+    others = "".join(table.text for table in at_once if not table.text.startswith("local "))
+    body = f"{_INNER}\n".join((f"{header}{local}{prelude}{others}", *rest))
+    return body + f"{_OUTER}\n" * len(rest)
+
+
+def _tables_for(texts: Sequence[Sequence[Piece]], but: Sequence[Piece]) -> list[Piece]:
+    asked = {word for text in texts for piece in text for word in piece.asks}
+    return [table for table in tables().values() if table.name in asked and table not in but]
+
+
+@cache
+def tables() -> Mapping[str, Piece]:
+    """Return what stands for the words in capitals, by word."""
+    made = {word: _set_of(str(STATES[state]) for state in states) for word, states in _STATE_SETS.items()}
+    made |= {word: _set_of(_quoted(event) for event in events) for word, events in _EVENT_SETS.items()}
     moves = [
         f"{STATES[state]}{event.value}{STATES[end]}" for (state, event), ends in TRANSITIONS.items() for end in ends
     ]
-    tables["NAMES_OF_STATES"] = "{" + ", ".join(f"[{STATES[one]}] = '{one}'" for one in JobState) + "}"
-    tables["MOVES"] = _set_of(_quoted(move) for move in moves)
-    tables["ENDINGS"] = _endings()
-    before, opening, rest = body.partition(f"{_MAKING}\n")
-    inside, closing, behind = rest.partition(f"{_MAKE}\n")
+    made["NAMES_OF_STATES"] = "{" + ", ".join(f"[{STATES[one]}] = '{one}'" for one in JobState) + "}"
+    made["MOVES"] = _set_of(_quoted(move) for move in moves)
+    made["ENDINGS"] = _endings()
+    made["ID_ENTRY"] = _quoted(id_entry(""))
+    made["USUAL_PROFILE"] = _bytes_of(msgspec.msgpack.encode(records.UNKNOWN))
+    made["CORRUPT"] = _bytes_of(records.CORRUPT.encode())
+    made["WHY_CORRUPT"] = _bytes_of(f"{records.CORRUPT.type}: {records.CORRUPT.message}".encode())
+    found = {word: Piece(word, f"local {word} = {table}\n", frozenset()) for word, table in made.items()}
+    for name, struct in STRUCTS.items():
+        check = f"function F.IS_{name}(r)\nreturn type(r) == 'table' and {sound(struct)}\nend\n"
+        found[f"IS_{name}"] = Piece(f"IS_{name}", check, frozenset(_WORD.findall(check)))
+    return found
 
-    def asked_for(word: str, *texts: str) -> bool:
-        return any(re.search(rf"\b{word}\b", text) for text in texts)
 
-    header = [
-        f"local SCRIPT, READS_ONLY = '{name}', {str(reads_only).lower()}",
-        f"local LEDGER, NO_LEDGER = '>{'d' * len(LEDGER)}', string.rep('\\0', {8 * len(LEDGER)})",
-    ]
-    tables["ID_ENTRY"] = _quoted(id_entry(""))
-    later: list[str] = []
-    for word, table in tables.items():
-        if asked_for(word, before, behind):
-            header.append(f"local {word} = {table}")
-        elif asked_for(word, inside):
-            later.append(f"local {word} = {table}")
-    return "".join(
-        (*(f"{line}\n" for line in header), before, opening, *(f"{line}\n" for line in later), inside, closing, behind)
-    )
+def sound(struct: type[Struct]) -> str:
+    """Return what Lua asks of `r` to see whether it is such an array; fields at the end may be left out if they have a default."""
+    hints = get_type_hints(struct, include_extras=True)
+    asked: list[str] = []
+    for place, (name, default) in enumerate(zip(struct.__struct_fields__, _defaults_of(struct), strict=True), 1):
+        one = _sound(hints[name], f"r[{place}]")
+        if one:
+            asked.append(one if default is msgspec.NODEFAULT else f"(r[{place}] == nil or {one})")
+    return " and ".join(asked)
+
+
+def _defaults_of(struct: type[Struct]) -> list[Any]:
+    fields = msgspec.structs.fields(struct)
+    return [field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory for field in fields]
+
+
+def _sound(hint: Any, value: str) -> str:
+    """Return what Lua asks of a value of this type; "": nothing."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        asked = [_sound(arguments[0], value)]
+        for meta in arguments[1:]:
+            if isinstance(meta, Meta) and meta.ge is not None:
+                asked.append(f"{value} >= {meta.ge} and {value} <= {meta.le}")
+            elif isinstance(meta, Meta) and meta.pattern:
+                asked.append(f"is_id({value})")
+        return " and ".join(asked)
+    if origin in (Union, UnionType):
+        return "(" + " or ".join(_sound(argument, value) for argument in arguments) + ")"
+    if origin is list or (origin is tuple and arguments[1:] == (...,)):
+        inner = _sound(arguments[0], "v")
+        return f"each_is({value}, function(v) return {inner} end)" if inner else f"type({value}) == 'table'"
+    if origin is tuple:
+        inner = " and ".join(filter(None, (_sound(one, f"{value}[{at}]") for at, one in enumerate(arguments, 1))))
+        return f"type({value}) == 'table' and {inner}"
+    if hint is bool:
+        return f"type({value}) == 'boolean'"
+    if hint is int:
+        return f"type({value}) == 'number' and {value} % 1 == 0 and {value} < 9.3e18"
+    if hint is Raw:
+        return f"({value} == false or type({value}) == 'string')"
+    if isinstance(hint, type) and issubclass(hint, (str, bytes)):
+        return f"type({value}) == 'string'"
+    return ""
 
 
 def _endings() -> str:
@@ -222,6 +363,11 @@ def _endings() -> str:
         end = "false" if final is None else STATES[final]
         rows.append(f"['{event}{scope:d}{asked:d}{spent:d}'] = {{{_quoted(happens)}, {end}}}")
     return "{" + ", ".join(rows) + "}"
+
+
+def _bytes_of(data: bytes) -> str:
+    """Return bytes as Lua writes them."""
+    return "'" + "".join(f"\\{byte:03d}" for byte in data) + "'"
 
 
 def _set_of(values: Iterable[str]) -> str:
@@ -245,7 +391,7 @@ def constants(group: str) -> Mapping[str, str]:
         return {name: f"M[{number}]" for number, name in enumerate(LEDGER, 1)}
     if group == "LIMIT":
         return {name: str(value) for name, value in vars(limits).items() if isinstance(value, int)} | {
-            "PAGE": str(records.PAGE)
+            name: str(getattr(records, name)) for name in ("PAGE", "MENDED_LEASE_US", "MENDED_AT_ONCE", "LOOKED_AT")
         }
     if group == "STATE":
         return {state.name: str(code) for state, code in STATES.items()}
@@ -262,64 +408,7 @@ def _quoted(value: Any) -> str:
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 
-def _bounded(part: str) -> str:
-    return f"{source(part)}\n{_END_OF_PART}"
-
-
-def _joined(text: str, lazy: list[bool]) -> str:
-    """Join the parts. Their functions become fields of a table, for Lua bears 200 locals and pays for each in each closure;
-    those of parts that are made when they are asked for are defined by the first call of one of them.
-    """
-    prelude, *rest = text.removesuffix(_END_OF_PART).split(f"{_END_OF_PART}\n")
-    names = _FUNCTION.findall("\n".join(rest))
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise ScriptError(f"two functions are called {twice}")
-    if names:
-        either = "|".join(names)
-        variable = re.search(
-            rf"\blocal (?!function)[^\n=]*\b({either})\b|\bfor [^\n]*\b({either})\b[^\n]* (?:in|=) |function[ \w]*\([^)\n]*\b({either})\b",
-            "\n".join(rest),
-        )
-        if variable:
-            raise ScriptError(f"a function has the name of a variable: {variable[0]}")
-        called = re.compile(rf"(?<![\w.:'\"])({either})(?![\w'\"])")
-        rest = [called.sub(r"F.\1", part).replace("local function F.", "function F.") for part in rest]
-    eager = [part for part, is_lazy in zip(rest, lazy[1:], strict=True) if not is_lazy]
-    later = [part for part, is_lazy in zip(rest, lazy[1:], strict=True) if is_lazy]
-    if later:
-        eager.insert(lazy.index(True) - 1, "\n".join((_MAKING, *later, "end", _MAKE)))
-    # Each part in a function of its own within that of the part before: a function finds its own part's variables in a
-    # list, one after another, and those of the parts around it at once.
-    return "\n".join(("local F = {}", f"\n{_INNER}\n".join((prelude, *eager)), *[_OUTER] * len(eager)))
-
-
 def _slim(text: str) -> str:
     """Leave out indents and empty lines."""
     lines = (line.strip() for line in text.splitlines())
     return "".join(f"{line}\n" for line in lines if line)
-
-
-def _used(text: str) -> str:
-    """Leave out functions and rows that nothing asks for: a script makes all that it has anew at each call."""
-    pieces: list[tuple[str, str]] = []  # the name by which it is asked for, if it may go; its text
-    lines = iter(text.splitlines())
-    for line in lines:
-        match = _DEFINES.match(line)
-        piece = [line]
-        if match and match["rows"] is None and not line.endswith(" end"):
-            for more in lines:
-                piece.append(more)
-                if more == "end":
-                    break
-        pieces.append((match["method"] or match["name"] or match["rows"] if match else "", "\n".join(piece)))
-    words = [frozenset(_WORD.findall(piece)) for _, piece in pieces]
-    asked = Counter(word for some in words for word in some)
-    kept = dict.fromkeys(range(len(pieces)))
-    while True:
-        idle = [place for place in kept if pieces[place][0] and asked[pieces[place][0]] < 2]
-        if not idle:
-            return "\n".join(pieces[place][1] for place in kept)
-        for place in idle:
-            del kept[place]
-            asked.subtract(words[place])

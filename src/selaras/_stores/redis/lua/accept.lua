@@ -5,7 +5,7 @@
 -- cost: O(log N) an effect, and O(K) for K keys of it        -- promise: atomic
 -- flags: allow-oom
 
-local accepted = hash(K.accepted, true)
+local accepted = hash(K.accepted)
 
 -- Says whether an effect was not accepted before, and notes that it is. They come in the order of their ids.
 local function is_news(sender, id)

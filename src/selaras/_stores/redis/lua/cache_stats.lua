@@ -24,12 +24,14 @@ local function count(key, measure)
 end
 
 local live, bytes = count(K.entries, function(row)
+    if not is_entry(row) then
+        return false
+    end
     local _, _, until_us, size = struct.unpack(ROW .. 'I4', row)
     return (until_us == 0 or until_us > NOW) and size
 end)
 local granted = count(K.tokens, function(row)
-    local _, until_us = struct.unpack(ROW, row)
-    return until_us > NOW and 0
+    return is_token(row) and select(2, struct.unpack(ROW, row)) > NOW and 0
 end)
 local standing = call('ZCARD', K.owners) - 1
 return finish({live, bytes, standing, granted, M.position, M.position - M.before_position, M.epoch})

@@ -12,19 +12,76 @@
 -- owners   every intent once, by owner; falls: those that fall by themselves, by when
 -- An owner is {home, job, fence}; a put is {key, expires_in_us, tail}.
 
-local entries = hash(K.entries, true)
-local tokens = hash(K.tokens, true)
+local entries = hash(K.entries)
+local tokens = hash(K.tokens)
 local floors = hash(K.floors)
 local intents = hash(K.intents)
 local owners = index(K.owners)
 local falls = index(K.falls)
 
-local HOME, JOB, FENCE, PLANTED_US, PLANTED_AT, CLEAN, PREIMAGE, UNTIL_US, EPOCH = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local HOME, JOB, FENCE, PLANTED_US, PLANTED_AT, CLEAN, PREIMAGE, UNTIL_US, EPOCH = INTENT.home, INTENT.job, INTENT.fence, INTENT.planted_us, INTENT.planted_at, INTENT.clean, INTENT.preimage, INTENT.until_us, INTENT.epoch
 local ROW, ROW_HEAD, TAIL_HEAD = '>c16dd', 32, 12
 
 local function owner_prefix(home, job) return string.format('%d:%d:', home, #job) .. job end
 
-local function tail_of(row) return cmsgpack.unpack(row:sub(ROW_HEAD + TAIL_HEAD + 1)) end
+-- The owner of an attempt that is not known any more.
+local SOMEBODY = '0000000000000000'
+
+-- Of an entry that was written over anything may be missed, and nothing may be served.
+local function is_entry(row)
+    if #row <= ROW_HEAD + TAIL_HEAD then return false end
+    local stamp, position, until_us = struct.unpack(ROW, row)
+    return is_id(stamp) and position >= 0 and position <= M.position and until_us >= 0
+end
+
+local function is_token(row)
+    if #row ~= ROW_HEAD then return false end
+    local token, until_us = struct.unpack(ROW, row)
+    return is_id(token) and until_us - NOW < 86400000000 -- a day
+end
+
+local function is_text(value) return type(value) == 'string' end
+
+local function is_tail(tail)
+    return type(tail) == 'table' and is_text(tail[3]) and each_is(tail[4], is_text) and (tail[2] == nil or is_id(tail[2]))
+end
+
+-- The tail of a sound row, unpacked; nil: it was written over.
+local function tail_of(row) return read_packed(row:sub(ROW_HEAD + TAIL_HEAD + 1), is_tail, 'an entry') end
+
+local function are_intents(list) return each_is(list, IS_INTENT) end
+
+-- Home and job of a member of `owners` or `falls`, and the key; nil: it was written over.
+local function unowned(member)
+    local home, length, rest = member:match('^(%d+):(%d+):(.*)$')
+    if not rest or tonumber(length) > #rest then return damage('owners') end
+    return tonumber(home), rest:sub(1, length), rest:sub(length + 1)
+end
+
+-- What is made of a list of intents that was written over: whoever had one there has one yet, for nothing may be stored
+-- there before his end. Where nobody is found, one stands for a grace.
+local function mend_intents(key)
+    local here = {}
+    owners:flush()
+    for _, member in ipairs(call('ZRANGE', K.owners, '-', '(' .. ABSENT, 'BYLEX')) do
+        local home, job, its = unowned(member)
+        if its == key then here[#here + 1] = {home, job, SOMEBODY, NOW, M.position, false, false, 0, M.epoch} end
+    end
+    if #here == 0 then
+        local member, until_us = owner_prefix(M.index, '') .. key, NOW + LIMIT.INTENT_GRACE_US
+        here[1] = {M.index, '', SOMEBODY, NOW, M.position, false, false, until_us, M.epoch}
+        owners:add(member)
+        falls:add(member, until_us)
+    end
+    entries:del(key)
+    return here
+end
+
+-- What is made of a floor that was written over: nothing is stored there until whatever it kept out is long over.
+local function mend_floor(key)
+    entries:del(key)
+    return {false, NOW + LIMIT.INTENT_GRACE_US}
+end
 
 -- Whether there is a floor, and a value of this version lies below it.
 local function is_below(version, floor) return floor and (not version or version < floor) end
@@ -66,7 +123,8 @@ local function valid(key)
     local below = floor and floor[1]
     if below or log_may_void(position) then
         local tail = tail_of(row)
-        if log_voided_after(position, tail[3], tail[4]) or is_below(tail[2], below) then return nil end
+        if not tail then entries:del(key) end
+        if not tail or log_voided_after(position, tail[3], tail[4]) or is_below(tail[2], below) then return nil end
     end
     return {until_us > 0 and until_us - NOW or 0, row}
 end
@@ -82,7 +140,7 @@ end
 local function own_of(owner, key)
     local here = intents:get(key)
     local place = place_of(here, owner)
-    if place and here[place][FENCE] == owner[3] then return here, place end
+    if place and (here[place][FENCE] == owner[3] or here[place][FENCE] == SOMEBODY) then return here, place end
     return here, nil
 end
 
@@ -94,7 +152,7 @@ local function remove(here, place, key)
     local intent = table.remove(here, place)
     local member = owner_prefix(intent[HOME], intent[JOB]) .. key
     owners:drop(member)
-    if intent[UNTIL_US] > 0 then falls:drop(member) end
+    if intent[UNTIL_US] > 0 or intent[FENCE] == SOMEBODY then falls:drop(member) end
     if #here > 0 then
         intents:set(key, here)
     else
@@ -201,10 +259,10 @@ local function cells_restore(owner, key)
     local intent = place and here[place]
     cells_resolve(owner, key, nil)
     local row = intent and intent[EPOCH] == M.epoch and intent[PREIMAGE]
-    if not row then return end
+    if not row or not is_entry(row) then return end
     if log_may_void(intent[PLANTED_AT]) then
         local tail = tail_of(row)
-        if log_voided_after(intent[PLANTED_AT], tail[3], tail[4]) then return end
+        if not tail or log_voided_after(intent[PLANTED_AT], tail[3], tail[4]) then return end
     end
     local _, _, until_us = struct.unpack(ROW, row)
     entries:set(key, row_of(M.position, until_us, row:sub(ROW_HEAD + 1)))
@@ -218,7 +276,15 @@ local function keys_of_job(home, job)
         keys[place] = member:sub(#prefix + 1)
     end
     if #keys > 1 then intents:prefetch(keys) end
-    return keys
+    local standing = {}
+    for _, key in ipairs(keys) do
+        if place_of(intents:get(key), {home, job}) then
+            standing[#standing + 1] = key
+        else
+            owners:drop(prefix .. key)
+        end
+    end
+    return standing
 end
 
 -- Keys on which this attempt's intents stand, in order of key.
@@ -266,9 +332,13 @@ local function cells_let_stand(owner, until_us) cells_pass_on(owner, until_us) e
 local function cells_drop_fallen(limit)
     falls:flush()
     local found = {}
-    for place, member in ipairs(call('ZRANGE', K.falls, '(0', NOW, 'BYSCORE', 'LIMIT', 0, math.max(limit, 1000))) do
-        local home, length, rest = member:match('^(%d+):(%d+):(.*)$')
-        found[place] = {rest:sub(length + 1), tonumber(home), rest:sub(1, length)}
+    for _, member in ipairs(call('ZRANGE', K.falls, '(0', NOW, 'BYSCORE', 'LIMIT', 0, math.max(limit, 1000))) do
+        local home, job, key = unowned(member)
+        if home then
+            found[#found + 1] = {key, home, job, member}
+        else
+            falls:drop(member)
+        end
     end
     table.sort(found, function(a, b)
         if a[1] ~= b[1] then return is_before(a[1], b[1]) end
@@ -276,9 +346,11 @@ local function cells_drop_fallen(limit)
         return is_before(a[3], b[3])
     end)
     for place = 1, math.min(limit, #found) do
-        local key, home, job = unpack(found[place])
+        local key, home, job, member = unpack(found[place])
         local here = intents:get(key)
-        remove(here, place_of(here, {home, job}), key)
+        local at = place_of(here, {home, job})
+        if at then remove(here, at, key) end
+        falls:drop(member)
         cells_void(key)
     end
     return math.min(limit, #found)
@@ -290,15 +362,16 @@ local function cells_orphans(planted_before_us)
     local own, keys, seen, found = M.index .. ':', {}, {}, {}
     for _, range in ipairs({{'-', '(' .. own}, {'[' .. M.index .. ';', '(' .. ABSENT}}) do
         for _, member in ipairs(call('ZRANGE', K.owners, range[1], range[2], 'BYLEX', 'LIMIT', 0, 1000)) do
-            local length, rest = member:match('^%d+:(%d+):(.*)$')
-            local key = rest:sub(length + 1)
-            if not seen[key] then seen[key], keys[#keys + 1] = true, key end
+            local _, _, key = unowned(member)
+            if not key then
+                owners:drop(member)
+            elseif not seen[key] then seen[key], keys[#keys + 1] = true, key end
         end
     end
     table.sort(keys, is_before)
     if #keys > 1 then intents:prefetch(keys) end
     for _, key in ipairs(keys) do
-        for _, intent in ipairs(intents:get(key)) do
+        for _, intent in ipairs(intents:get(key) or {}) do
             if intent[HOME] ~= M.index and intent[PLANTED_US] <= planted_before_us then
                 found[#found + 1] = {key, intent[HOME], intent[JOB], intent[FENCE], is_clean(intent) and 1 or 0, intent[UNTIL_US]}
             end
@@ -323,6 +396,7 @@ local function cells_drop_dead()
         rows:flush() -- what it holds back must not be taken for dead
         local field = 'sweep:' .. name
         local cursor = call('HGET', K.meta, field) or '0'
+        if not cursor:match('^%d+$') then cursor = '0' end
         local count = math.max(100, math.min(1000, math.floor(call('HLEN', key) / 500)))
         local begun, rounds = cursor, 0
         repeat
@@ -330,7 +404,7 @@ local function cells_drop_dead()
             local dead = 0
             cursor, rounds = page[1], rounds + 1
             for place = 1, #page[2], 2 do
-                if page[2][place] ~= ABSENT and is_dead(page[2][place + 1]) then
+                if page[2][place] ~= ABSENT and is_dead(page[2][place + 1], page[2][place]) then
                     rows:del(page[2][place])
                     dead = dead + 1
                 end
@@ -339,15 +413,17 @@ local function cells_drop_dead()
         if cursor ~= begun then call('HSET', K.meta, field, cursor) end
     end
     local function is_over(row)
+        if not is_entry(row) then return true end
         local _, _, until_us = struct.unpack(ROW, row)
         return until_us > 0 and until_us <= NOW
     end
     local function is_given_up(row)
+        if not is_token(row) then return true end
         local _, until_us = struct.unpack(ROW, row)
         return math.abs(until_us) <= NOW
     end
-    local function is_open(row)
-        local floor = cmsgpack.unpack(row)
+    local function is_open(row, key)
+        local floor = read_packed(row, IS_FLOOR, 'floors') or floors:get(key)
         return not floor[1] and floor[2] <= NOW
     end
     sweep('entries', K.entries, entries, is_over)

@@ -7,8 +7,10 @@
 local found = {}
 for _, packed in ipairs(call('HVALS', K.holders)) do
     if packed ~= '' then
-        local holder = cmsgpack.unpack(packed)
-        found[#found + 1] = { holder[HOLDER.code], holder[HOLDER.instance] }
+        local holder = read_packed(packed, IS_HOLDER, 'holders')
+        if holder and holder[HOLDER.instance] ~= '' then
+            found[#found + 1] = { holder[HOLDER.code], holder[HOLDER.instance] }
+        end
     end
 end
 return finish(found)

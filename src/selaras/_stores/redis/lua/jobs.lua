@@ -35,43 +35,71 @@ end
 
 local EXTRAS = { __index = NO_EXTRA }
 
+-- Takes what was enqueued into a row. Returns when it is due; nil: it was written over.
 local function take_ticket(row, ticket)
+    local last = #ticket - 2
+    if last < 35 then
+        return nil
+    end
     local created, due_us, number, size = struct.unpack('>I8I8I8I2', ticket, 2)
     local at = 28 + size
     row.ticket, row.created, row.number = ticket, created, number
     row.number8 = text(ticket, 18, 25)
-    row.profile = profile_of(text(ticket, 28, at - 1))
+    row.profile = at + 3 <= last and profile_of(text(ticket, 28, at - 1))
+    if not row.profile then
+        return nil
+    end
     size = struct.unpack('>I4', ticket, at)
     at = at + 4
+    row.meta_at = at + size
+    if row.meta_at + 3 > last or row.meta_at + 3 + struct.unpack('>I4', ticket, row.meta_at) > last then
+        return nil
+    end
     if size > 0 then
-        row.extra = setmetatable(cmsgpack.unpack(text(ticket, at, at + size - 1)), EXTRAS)
+        local extra = read_packed(text(ticket, at, at + size - 1), IS_EXTRA, 'a job')
+        if not extra then
+            return nil
+        end
+        row.extra = setmetatable(extra, EXTRAS)
         learn(row.extra[EXTRA.homes])
     else
         row.extra = NO_EXTRA
     end
-    row.meta_at = at + size
     return due_us
 end
 
 -- A row's fields have their places from the start: a table that grows is laid out anew each time.
-local function laid_out(id, ...)
-    return {
-        id = id, flag = 's', ticket = false, created = false, number = false, number8 = false, profile = false, extra = false,
+local function laid_out(id, is_read, ...)
+    return is_read and {
+        id = id, width = select('#', ...), flag = 's', ticket = false, created = false, number = false, number8 = false, profile = false, extra = false,
         meta_at = false, is_changed = false, holder = false, ...
     }
 end
 
-local function make_row(id, ticket, dyn)
-    local row
-    if dyn then
-        local wide = byte(dyn) == 220 -- an array of 16 or more: its size is told in two bytes
-        row = laid_out(id, cmsgpack.unpack(text(dyn, wide and 4 or 2, -4)))
-    else
-        row = laid_out(id)
+-- What changes of a job; false: it was written over.
+local function row_of_dyn(id, dyn)
+    local width, from = (byte(dyn) or 0) - 144, 2
+    if width == 76 and #dyn > 3 then -- an array of 16 or more: its size is told in two bytes
+        width, from = byte(dyn, 2) * 256 + byte(dyn, 3), 4
     end
-    local due_us = take_ticket(row, ticket)
-    for i = #row + 1, #DEFAULT do
-        row[i] = DEFAULT[i]
+    if width < 1 or width > #DEFAULT then
+        return false
+    end
+    local row = laid_out(id, pcall(cmsgpack.unpack, text(dyn, from, -4)))
+    return row and row.width == width and IS_ROW(row) and row
+end
+
+-- Returns a job; nil: it was written over.
+local function make_row(id, ticket, dyn)
+    local row = dyn and row_of_dyn(id, dyn) or (not dyn and laid_out(id, true))
+    local due_us = row and take_ticket(row, ticket)
+    if not due_us or byte(ticket) == 120 then -- 'x': it was before
+        return nil
+    end
+    for i = 1, #DEFAULT do
+        if row[i] == nil then
+            row[i] = DEFAULT[i]
+        end
     end
     if not dyn or row[ROW.way] ~= WAY.OTHER then
         row.flag = text(ticket, 1, 1)
@@ -90,9 +118,64 @@ local function get_row(id)
     local row = rows[id]
     if row == nil then
         local ticket = tickets:get(id)
-        row = ticket and make_row(id, ticket, dyns:get(id))
+        row = ticket and (make_row(id, ticket, dyns:get(id)) or dead_letter(id, ticket, dyns:get(id)))
         rows[id] = row
     end
+    return row
+end
+
+-- A job that was written over (`is_unreadable`: says a client) never runs: it fails, and keeps its bytes in its meta. What is known of it yet is let go of.
+local function dead_letter(id, ticket, dyn, is_unreadable)
+    damage('job ' .. id)
+    local was = dyn and row_of_dyn(id, dyn) or NOTHING
+    local row = laid_out(id, true, unpack(DEFAULT))
+    local due_us = take_ticket(row, ticket)
+    if not due_us or (is_unreadable and byte(ticket) ~= 120) then
+        local number = was[ROW.number] or next_number()
+        local meta = '\193' .. ticket
+        row = laid_out(id, true, unpack(DEFAULT))
+        take_ticket(row, ticket_of('x', NOW, 0, number, struct.pack('>I2c0I4I4c0', #USUAL_PROFILE, USUAL_PROFILE, 0, #meta, meta)))
+        note_number(id, number)
+    elseif byte(ticket) ~= 120 then
+        if byte(ticket) ~= 115 then
+            row.flag = text(ticket, 1, 1)
+            due:drop(in_due(row))
+            row[ROW.place] = row.number
+            ready:drop(in_lane(row))
+            row.flag = 's'
+        end
+        row.ticket = 's' .. text(ticket, 2)
+    elseif FINAL[was[ROW.state] or 0] then
+        for i = 1, #DEFAULT do
+            row[i] = was[i] == nil and DEFAULT[i] or was[i]
+        end
+        return row
+    end
+    row.is_changed = true
+    changed_rows[#changed_rows + 1] = row
+    rows[id] = row
+    tickets:set(id, row.ticket)
+    leave(row)
+    local state = was[ROW.state]
+    if state and not row.profile.is_scope then
+        count_jobs(was[ROW.queue] ~= '' and was[ROW.queue] or row.profile[PROFILE.queue], state, -1)
+    end
+    if state == STATE.RUNNING then
+        let_claims_go(was[ROW.instance], was[ROW.turn], 1)
+        cancels:drop(sized(was[ROW.instance]) .. was[ROW.fence] .. id)
+    end
+    row[ROW.state], row[ROW.fence], row[ROW.attempt], row[ROW.lost] =
+        STATE.FAILED, was[ROW.fence] or '', was[ROW.attempt] or 0, was[ROW.lost] or 0
+    row[ROW.error], row[ROW.reason], row[ROW.ended_us] = CORRUPT, WHY_CORRUPT, NOW
+    row[ROW.keep_until_us] = NOW + row.profile[PROFILE.failed_ttl_us]
+    row[ROW.is_awaited] = true
+    if not row.profile.is_scope then
+        count_jobs(row.profile[PROFILE.queue], STATE.FAILED, 1)
+    end
+    ended:add(row.number8 .. id, row[ROW.keep_until_us])
+    free_unique(row)
+    cells_let_stand({ M.index, id, string.rep('f', 16) }, NOW + LIMIT.INTENT_GRACE_US)
+    begin_telling(row, 0)
     return row
 end
 
@@ -442,6 +525,75 @@ local function join_line(row)
     return line
 end
 
+-- What is made of a line that was written over: those who wait in it say who they are, and the turns who holds it.
+local function mend_line(name)
+    members:flush()
+    local line, prefix = { '', '', {}, 0 }, sized(name)
+    local upper, from = '(' .. prefix .. '\255', '[' .. prefix
+    while true do
+        local member = call('ZRANGE', K.members, from, upper, 'BYLEX', 'LIMIT', 0, 1)[1]
+        if not member then
+            break
+        end
+        local size = #member >= #prefix + 4 and struct.unpack('>I4', member, #prefix + 1)
+        if not size or #member < #prefix + 4 + size + 14 then
+            members:drop(member)
+            from = '(' .. member
+        else
+            local group = text(member, #prefix + 5, #prefix + 4 + size)
+            local its = prefix .. sized(group)
+            table.insert(line[LINE.groups], group)
+            line[LINE.waiting] = line[LINE.waiting] + call('ZLEXCOUNT', K.members, '[' .. its, '(' .. its .. '\255')
+            local row = get_row(text(member, #its + 14))
+            if row and row[ROW.state] == STATE.READY then
+                line[LINE.head] = row.id
+            end
+            from = '(' .. its .. '\255'
+        end
+    end
+    local function holds(id)
+        local row = get_row(id)
+        if row and row[ROW.state] == STATE.RUNNING and row.extra[EXTRA.line] == name then
+            line[LINE.holder], line[LINE.head] = id, ''
+        end
+    end
+    for _, field in ipairs(call('ZRANGE', K.batches, '-', '(\255', 'BYLEX')) do
+        local told = turns:get(field)
+        local claims = told and told[TOLD.claims] or NOTHING
+        for i = 1, #claims, 2 do
+            holds(claims[i])
+        end
+    end
+    asked:flush()
+    for _, member in ipairs(call('ZRANGE', K.asked, '-', '(\255', 'BYLEX')) do
+        if #member > 4 then
+            holds(text(member, 13 + struct.unpack('>I4', member)))
+        end
+    end
+    if #line[LINE.groups] > 1 then
+        mixed:add(name)
+    end
+    return line
+end
+
+-- The first member of a group in a line; one that is none of it goes.
+local function first_of(name, prefix, line)
+    while true do
+        local member = under(K.members, prefix, 1)[1]
+        if not member then
+            return nil
+        end
+        local row = get_row(text(member, #prefix + 14))
+        if row and row.extra[EXTRA.line] == name and (row[ROW.state] == STATE.HELD or row[ROW.state] == STATE.READY) then
+            return member
+        end
+        damage('a line')
+        members:drop(member)
+        members:flush()
+        line[LINE.waiting] = math.max(0, line[LINE.waiting] - 1)
+    end
+end
+
 -- Returns the first member of a line that may run, else the first of all (P21): a seek for each queue in it.
 local function first_in_line(name, line)
     if line[LINE.waiting] == 0 then
@@ -455,7 +607,7 @@ local function first_in_line(name, line)
     local only = line[LINE.groups][1]
     if only and not line[LINE.groups][2] then
         local prefix = sized(name) .. sized(only)
-        local member = under(K.members, prefix, 1)[1]
+        local member = first_of(name, prefix, line)
         if not member then
             line[LINE.groups] = {}
         end
@@ -465,7 +617,7 @@ local function first_in_line(name, line)
     local left = {}
     for _, group in ipairs(line[LINE.groups]) do
         local prefix = sized(name) .. sized(group)
-        local member = under(K.members, prefix, 1)[1]
+        local member = first_of(name, prefix, line)
         if member then
             left[#left + 1] = group
             local rank, served = text(member, #prefix + 1), is_served(group)
@@ -509,14 +661,19 @@ local function arrange(name)
     local head = line[LINE.head]
     if head ~= '' and head ~= first then
         local row = get_row(head)
-        touch(row)
-        leave_lane(row)
-        move(row, EVENT.HOLD, STATE.HELD)
+        if row and row[ROW.state] == STATE.READY then
+            touch(row)
+            leave_lane(row)
+            move(row, EVENT.HOLD, STATE.HELD)
+        end
         line[LINE.head] = ''
     end
     if first and line[LINE.head] ~= first then
         line[LINE.head] = first
-        make_ready(get_row(first), EVENT.PROMOTE)
+        local row = get_row(first)
+        if row[ROW.state] == STATE.HELD then
+            make_ready(row, EVENT.PROMOTE)
+        end
     end
     if line[LINE.holder] == '' and not first then
         lines:del(name)
@@ -585,7 +742,7 @@ local function depend(parent, child, edge, home)
     local field = edge_field(parent, child, edge)
     local kept = call('HGET', K.edges, field)
     local entry = cmsgpack.pack({ child, edge, home })
-    if kept then
+    if kept and #kept > #parent + 12 and text(kept, 1, 4 + #parent) == sized(parent) then
         call('ZREM', K.dependents, kept)
         kept = text(kept, 1, 4 + #parent + 8) .. entry
     else
@@ -635,18 +792,17 @@ local function tell_some(one)
     )
     local is_last = #found <= most
     found[most + 1] = nil
-    local fields, ids = {}, {}
-    for i = 1, #found do
-        local entry = cmsgpack.unpack(text(found[i], #prefix + 9))
-        fields[i] = edge_field(id, entry[1], entry[2])
-        if entry[3] == M.index then
-            ids[#ids + 1] = entry[1]
+    local fields, ids, members = {}, {}, found
+    found = {}
+    for i = 1, #members do
+        local entry = read_packed(text(members[i], #prefix + 9), IS_DEPENDENT, 'dependents')
+        if entry then
+            found[#found + 1] = entry
+            fields[#fields + 1] = edge_field(id, entry[1], entry[2])
+            if entry[3] == M.index then
+                ids[#ids + 1] = entry[1]
+            end
         end
-        found[i], entry.member = entry, found[i]
-    end
-    local members = {}
-    for i = 1, #found do
-        members[i] = found[i].member
     end
     call_many('HDEL', K.edges, fields)
     call_many('ZREM', K.dependents, members)
@@ -677,7 +833,10 @@ local function tell_on(goes_on)
         local one, kept = begun[1], nil
         if not one and goes_on then
             kept = call('ZRANGE', K.tellings, 1, 1, 'WITHSCORES') -- the first is what makes the key be there
-            one = kept[1] and { text(kept[1], 2), tonumber(kept[2]), tonumber(text(kept[1], 1, 1)) }
+            one = kept[1] and { text(kept[1], 2), tonumber(kept[2]), text(kept[1], 1, 1) == '1' and 1 or 0 }
+            if not one then
+                M.tellings = #begun
+            end
         end
         if not one then
             break
@@ -860,7 +1019,7 @@ local function payload_of(row)
 end
 
 local function new_row(id, blob)
-    local row = laid_out(id, unpack(DEFAULT))
+    local row = laid_out(id, true, unpack(DEFAULT))
     take_ticket(row, ticket_of('s', NOW, 0, M.numbers + 1, blob))
     return row
 end
@@ -881,7 +1040,7 @@ local function admit(id, blob)
     local entry = unique ~= '' and directory:get(unique)
     if entry then
         twin = get_row(entry[1])
-        if twin then
+        if twin and twin.extra[EXTRA.unique] == unique then
             if new.profile[PROFILE.on_conflict] == CONFLICT.KEEP or not WAITING[twin[ROW.state]] then
                 return admission(twin.id, twin)
             end
@@ -1438,9 +1597,9 @@ local function running_of(instance, is_wanted)
     local fields = under(K.batches, prefix)
     turns:prefetch(fields)
     for _, field in ipairs(fields) do
-        local turn = struct.unpack('>I8', field, #prefix + 1)
-        local told = cmsgpack.unpack(turns:get(field))
-        local claims = told[TOLD.claims]
+        local turn = #field == #prefix + 8 and struct.unpack('>I8', field, #prefix + 1)
+        local told = turn and turns:get(field)
+        local claims = told and told[TOLD.claims] or NOTHING
         for i = 1, #claims, 2 do
             if is_wanted(claims[i], claims[i + 1], turn) then
                 wanted[#wanted + 1] = { claims[i], claims[i + 1] }
@@ -1470,7 +1629,7 @@ end
 local function serve(queues_served, jobs)
     for _, queue in ipairs((each_once(queues_served))) do
         local field = 's' .. queue
-        local served = (tonumber(queues:get(field) or 0)) + jobs
+        local served = (tonumber(queues:get(field)) or 0) + jobs
         if served > 0 then
             queues:set(field, string.format('%d', served))
         else

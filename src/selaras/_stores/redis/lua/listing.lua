@@ -10,12 +10,13 @@ local from = before < 0 and '(+inf' or string.format('(%d', before)
 local pages = call('ZRANGE', K.page_order, from, 0, 'BYSCORE', 'REV', 'LIMIT', 0, most)
 local found = {}
 for i = 1, #pages do
-    local ids = unsized(call('HGET', K.pages, pages[i]))
-    local kept, rows = call('HMGET', K.jobs, unpack(ids)), call('HMGET', K.dyn, unpack(ids))
+    local ids = unsized(call('HGET', K.pages, pages[i]) or '')
+    local kept, rows = read_many(K.jobs, ids), read_many(K.dyn, ids)
     for j = 1, #ids do
-        if kept[j] then
+        -- One that was written over has another number than it had.
+        if kept[j] and (#kept[j] < 25 or math.floor(struct.unpack('>I8', kept[j], 18) / LIMIT.PAGE) == tonumber(pages[i])) then
             found[#found + 1] = { ids[j], kept[j], rows[j] }
         end
     end
 end
-return finish(#pages < most and -1 or tonumber(pages[#pages]), found)
+return finish(#pages < most and -1 or tonumber(pages[#pages]) or -1, found)

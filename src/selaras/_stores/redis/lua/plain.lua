@@ -113,7 +113,10 @@ local tails = {}
 local function tail_for(packed)
     local tail = tails[packed]
     if not tail then
-        local instance, turn, started_us, way, queue, ttl_us, attempt = cmsgpack.unpack(packed)
+        local is_read, instance, turn, started_us, way, queue, ttl_us, attempt = pcall(cmsgpack.unpack, packed)
+        if not (is_read and type(queue) == 'string' and type(ttl_us) == 'number' and type(turn) == 'number') then
+            way, ttl_us = WAY.OTHER, 0 -- looked at again where such rows are mended
+        end
         tail = { instance = instance, turn = turn, way = way, queue = queue, keep_until_us = NOW + ttl_us }
         tail.ending = cmsgpack.pack('', turn, started_us, way, queue, ttl_us, attempt, NOW, NOW + ttl_us)
         tail.ending_without = tail.ending .. '\194' -- no result
@@ -124,8 +127,12 @@ end
 
 -- What else a lined job has: its line, and the key that it writes, if it does.
 local function extra_of(ticket)
-    local at = 28 + byte(ticket, 26) * 256 + byte(ticket, 27)
-    local extra = cmsgpack.unpack(text(ticket, at + 4, at + 3 + struct.unpack('>I4', ticket, at)))
+    local at = #ticket > 36 and 28 + byte(ticket, 26) * 256 + byte(ticket, 27)
+    local size = at and at + 9 <= #ticket and struct.unpack('>I4', ticket, at)
+    local extra = size and read_packed(text(ticket, at + 4, at + 3 + size), IS_EXTRA, 'a job')
+    if not extra or not extra[EXTRA.line] then
+        return nil
+    end
     return extra[EXTRA.line], extra[EXTRA.writes] and extra[EXTRA.writes][1]
 end
 
@@ -136,8 +143,10 @@ local function read_lined(ids)
     for i = 1, #ids do
         if kept[i] then
             local name, key = extra_of(kept[i])
-            lined[ids[i]] = { name, key }
-            names[#names + 1], keys[#keys + 1] = name, key
+            if name then
+                lined[ids[i]] = { name, key }
+                names[#names + 1], keys[#keys + 1] = name, key
+            end
         end
     end
     hash(K.lines):prefetch(names)
@@ -278,10 +287,16 @@ local function lanes_for(names, tasks)
                     break
                 end
                 local at = #queue + 3
-                local size = struct.unpack('>I2', stray, at)
-                lane = text(stray, 1, at + 1 + size)
-                if tasks[text(stray, at + 2, at + 1 + size)] then
-                    lanes[#lanes + 1] = lane
+                local size = #stray > at and struct.unpack('>I2', stray, at)
+                if not size or #stray < at + 1 + size + 14 then
+                    damage('ready')
+                    lane = stray
+                    ready:drop(stray)
+                else
+                    lane = text(stray, 1, at + 1 + size)
+                    if tasks[text(stray, at + 2, at + 1 + size)] then
+                        lanes[#lanes + 1] = lane
+                    end
                 end
             end
         end
@@ -314,24 +329,32 @@ end
 local function read_ahead_to_line(ids, flags, kept)
     local lined, names, keys = {}, {}, {}
     for i = 1, #ids do
-        if flags[i] == 'l' and not rows[ids[i]] then
+        if flags[i] == 'l' and kept[i] and not rows[ids[i]] then
             local name, key = extra_of(kept[i])
-            lined[i] = { name, key }
-            names[#names + 1], keys[#keys + 1] = name, key
+            if name then
+                lined[i] = { name, key }
+                names[#names + 1], keys[#keys + 1] = name, key
+            end
         end
     end
     if #names > 0 then
         hash(K.lines):prefetch(names)
         hash(K.intents):prefetch(keys)
-        hash(K.entries, true):prefetch(keys)
+        hash(K.entries):prefetch(keys)
         hash(K.floors):prefetch(keys)
     end
     return lined
 end
 
 local function is_head(id, its)
-    local line = hash(K.lines):get(its[1])
+    local line = its and hash(K.lines):get(its[1])
     return line and line[LINE.head] == id and line[LINE.holder] == ''
+end
+
+-- Returns the profile of a job that is plain or lined, as the flag of its member says; nil: it must be looked into.
+local function profile_of_plain(ticket, flag)
+    local last = ticket and #ticket > 36 and byte(ticket) == byte(flag) and 27 + byte(ticket, 26) * 256 + byte(ticket, 27)
+    return last and last + 9 < #ticket and profile_of(text(ticket, 28, last))
 end
 
 -- Gives a lined job its line, and plants its intent. Returns the pre-image that its claim carries, if there is one.
@@ -381,7 +404,7 @@ local function claim_all(instance, turn, names, tasks, limit)
             end
             local keys = read_ahead_to_write(slow)
             if #keys > 1 then
-                hash(K.entries, true):prefetch(keys)
+                hash(K.entries):prefetch(keys)
                 hash(K.floors):prefetch(keys)
             end
         end
@@ -397,17 +420,20 @@ local function claim_all(instance, turn, names, tasks, limit)
             if flag == 'l' and not is_head(id, lined[i]) then
                 flag = 's'
             end
-            local row, profile
-            if flag ~= 's' then
-                profile = profile_of(text(ticket, 28, 27 + byte(ticket, 26) * 256 + byte(ticket, 27)))
-            else
+            local row
+            local profile = flag ~= 's' and profile_of_plain(ticket, flag)
+            if not profile then
+                flag = 's'
                 if rows[id] == nil then
                     tickets.rows[id] = ticket
                 end
                 row = get_row(id)
-                profile = row.profile
+                profile = row and row.profile
             end
-            if not tasks[profile[PROFILE.task]] then
+            if row == false or (row and (row[ROW.state] ~= STATE.READY or in_lane(row) ~= member)) then
+                damage('ready') -- it is not there where it stands
+                ready:drop(member)
+            elseif not tasks[profile[PROFILE.task]] then
                 lay_aside(row or get_row(id))
             elseif left == 0 then
                 outcome = 'more'

@@ -99,10 +99,54 @@ local function sized(name)
     return struct.pack('>I4c0', #name, name)
 end
 
--- The names of a text that was put together of sized ones.
+-- == bytes that nobody here wrote
+
+local is_damaged = false
+
+-- Something stored is not what was written: the server's log says so, and housekeeping looks through all of it (`mend`).
+local function damage(where)
+    if not is_damaged then
+        is_damaged = true
+        redis.log(redis.LOG_WARNING, 'selaras: ' .. SCRIPT .. ' met bytes in ' .. where .. ' that were not written there by it')
+    end
+    return nil
+end
+
+-- The one place where stored MessagePack is read. Returns the row, or nil: it is none that `is_sound`.
+local function read_packed(packed, is_sound, where)
+    local is_read, row, more = pcall(cmsgpack.unpack, packed)
+    if is_read and more == nil and is_sound(row) then
+        return row
+    end
+    return damage(where)
+end
+
+-- Whether it is a fence, token, stamp or effect id.
+local function is_id(value)
+    return type(value) == 'string' and #value == 16 and not string.find(value, '[^0-9a-f]')
+end
+
+-- Whether it is a list of such.
+local function each_is(list, is_sound)
+    if type(list) ~= 'table' then
+        return false
+    end
+    for i = 1, #list do
+        if not is_sound(list[i]) then
+            return false
+        end
+    end
+    return true
+end
+
+-- The names of a text that was put together of sized ones: those that can be read.
 local function unsized(text_of_all)
-    local names, at = {}, 1
-    while at <= #text_of_all do
+    local names, at, length = {}, 1, #text_of_all
+    while at <= length do
+        if at + 3 > length or at + 3 + struct.unpack('>I4', text_of_all, at) > length then
+            damage('a page')
+            break
+        end
         names[#names + 1], at = struct.unpack('>I4c0', text_of_all, at)
     end
     return names
@@ -120,14 +164,32 @@ end
 local Hash = {}
 Hash.__index = Hash
 
--- Returns the rows of a hash: MessagePack, or text if `is_plain`. One object a key.
-local function hash(key, is_plain)
+-- Returns the rows of a hash, one object a key. What they are `scripts.py` knows, and puts in here: whether they are packed,
+-- what tells a sound one (text is any), and what to make of one that is damaged instead of nothing.
+local function hash(key, is_packed, check, mend)
     local one = units[key]
     if not one then
-        one = setmetatable({ key = key, is_plain = is_plain, rows = {}, changed = {} }, Hash)
+        one = setmetatable({ key = key, is_packed = is_packed, check = check, mend = mend, rows = {}, changed = {} }, Hash)
         units[key] = one
     end
     return one
+end
+
+-- Returns a row as it was read, or false. One that is damaged is mended, or goes.
+function Hash:taken(field, row)
+    local sound
+    if self.is_packed then
+        sound = read_packed(row, F[self.check], self.key)
+    else
+        sound = (not self.check or F[self.check](row)) and row or damage(self.key)
+    end
+    if sound == nil then
+        local mend = self.mend and F[self.mend]
+        self.rows[field], self.changed[field] = false, true
+        sound = mend and mend(field) or false
+    end
+    self.rows[field] = sound
+    return sound
 end
 
 -- Returns a row, or false.
@@ -135,8 +197,8 @@ function Hash:get(field)
     local row = self.rows[field]
     if row == nil then
         row = call('HGET', self.key, field)
-        if row and not self.is_plain then
-            row = cmsgpack.unpack(row)
+        if row then
+            return self:taken(field, row)
         end
         self.rows[field] = row
     end
@@ -161,13 +223,15 @@ function Hash:prefetch(fields)
             missing[#missing + 1] = fields[i]
         end
     end
-    local found, is_plain = read_many(self.key, missing), self.is_plain
+    local found = read_many(self.key, missing)
+    local is_any = not self.check
     for i = 1, #missing do
         local row = found[i]
-        if row and not is_plain then
-            row = cmsgpack.unpack(row)
+        if is_any or not row then
+            rows[missing[i]] = row
+        elseif rows[missing[i]] == nil then
+            self:taken(missing[i], row)
         end
-        rows[missing[i]] = row
     end
 end
 
@@ -180,7 +244,7 @@ function Hash:flush()
         local row = rows[field]
         if row then
             sets[#sets + 1] = field
-            sets[#sets + 1] = self.is_plain and row or cmsgpack.pack(row)
+            sets[#sets + 1] = self.is_packed and cmsgpack.pack(row) or row
         else
             dels[#dels + 1] = field
         end
@@ -210,6 +274,15 @@ end
 
 function Index:drop(member)
     self.changed[member] = false
+end
+
+-- Whether a member is there.
+function Index:has(member)
+    local score = self.changed[member]
+    if score == nil then
+        score = call('ZSCORE', self.key, member)
+    end
+    return score and true
 end
 
 function Index:flush()
@@ -254,6 +327,9 @@ local function flush()
     local wrote = false
     for _, unit in pairs(units) do
         wrote = unit:flush() or wrote
+    end
+    if is_damaged then
+        call('HSETNX', K.meta, 'mend', 'jobs 0')
     end
     if wrote or struct.pack(LEDGER, unpack(M)) ~= ledger then
         M.time = NOW -- from here on; a script that wrote nothing was nowhere in time

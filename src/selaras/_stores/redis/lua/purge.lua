@@ -13,7 +13,7 @@ local queue, limit, after, most = REQ[2], REQ[3], REQ[4], REQ[5]
 local found = call('ZRANGE', K.page_order, string.format('(%d', after), '(+inf', 'BYSCORE', 'LIMIT', 0, most)
 local wanted = {}
 for i = 1, #found do
-    local ids = unsized(call('HGET', K.pages, found[i]))
+    local ids = unsized(call('HGET', K.pages, found[i]) or '')
     read_ahead(ids)
     local here = {}
     for _, id in ipairs(ids) do
@@ -46,4 +46,4 @@ for _, row in ipairs(wanted) do
     begin_telling(row, 1)
 end
 wake_all()
-return finish(#wanted, #found < most and -1 or tonumber(found[#found]))
+return finish(#wanted, #found < most and -1 or tonumber(found[#found]) or -1)

@@ -7,10 +7,10 @@
 
 local text, byte = string.sub, string.byte
 local rows, changed_rows = {}, {} -- id -> row, or false
-local tickets = hash(K.jobs, true)
-local dyns = hash(K.dyn, true)
-local queues = hash(K.queues, true)
-local turns = hash(K.turns, true)
+local tickets = hash(K.jobs)
+local dyns = hash(K.dyn)
+local queues = hash(K.queues)
+local turns = hash(K.turns)
 local holders = hash(K.holders)
 local ready = index(K.ready)
 local due = index(K.due)
@@ -19,6 +19,32 @@ local idle = index(K.idle)
 local outbox = index(K.outbox)
 local woken, woken_names, called = {}, {}, {}
 local NOTHING = {}
+
+local function is_accepted(id)
+    return is_id(id)
+end
+
+-- What is made of an instance that was written over: it keeps its attempts, and goes on if it lives.
+local function mend_holder()
+    M.instances = M.instances + 1
+    return { M.instances, NOW + LIMIT.MENDED_LEASE_US, 0, 0, LIMIT.MENDED_LEASE_US, {}, '', false, '' }
+end
+
+-- What is made of a turn that was written over: its claims come back to it when all jobs are looked through.
+local function mend_turn()
+    return { 0, {}, {}, {} }
+end
+
+-- Adds to a number in a hash. One that was written over becomes `instead`.
+local function count_up(key, field, more, instead)
+    local sum = redis.pcall('HINCRBY', key, field, more)
+    if type(sum) == 'table' then
+        damage(key)
+        call('HSET', key, field, instead)
+        return instead
+    end
+    return sum
+end
 
 local function wake(queue)
     if not woken_names[queue] then
@@ -45,7 +71,7 @@ end
 at_end(function()
     for field, jobs in pairs(counted) do
         if jobs ~= 0 then
-            call('HINCRBY', K.counts, field, jobs)
+            count_up(K.counts, field, jobs, math.max(jobs, 0))
         end
     end
 end)
@@ -76,7 +102,7 @@ end
 
 at_end(function()
     for field, gone in pairs(gone_claims) do
-        local left = call('HINCRBY', K.left, field, -gone[1])
+        local left = count_up(K.left, field, -gone[1], 2147483647) -- it stays as long as its instance
         if left <= 0 then
             local holder = holders:get(gone[2])
             if not holder or gone[3] <= holder[HOLDER.acked] then
@@ -98,10 +124,15 @@ local function lane_of(queue, task)
     return struct.pack('>I2c0I2c0', #queue, queue, #task, task)
 end
 
+-- Returns what a profile says; false: it was written over.
 local function profile_of(packed)
     local profile = profiles[packed]
-    if not profile then
-        profile = cmsgpack.unpack(packed)
+    if profile == nil then
+        profile = read_packed(packed, IS_PROFILE, 'a profile') or false
+        if not profile then
+            profiles[packed] = false
+            return false
+        end
         profile.rank = struct.pack('>I5', 549755813888 - profile[PROFILE.priority])
         profile.lane = lane_of(profile[PROFILE.queue], '')
         profile.is_scope = profile[PROFILE.kind] ~= KIND.TASK
@@ -179,8 +210,11 @@ local function promote(limit)
     due:flush()
     local found = call('ZRANGE', K.due, '-inf', NOW, 'BYSCORE', 'LIMIT', 0, limit)
     local slow = {}
+    local function is_plain(member) -- 'p', and whole
+        return byte(member, 9) == 112 and #member > 18 and #member > 18 + struct.unpack('>I2', member, 15)
+    end
     for i = 1, #found do
-        if byte(found[i], 9) ~= 112 then
+        if not is_plain(found[i]) then
             slow[#slow + 1] = text(found[i], 10)
         end
     end
@@ -189,7 +223,7 @@ local function promote(limit)
         local member = found[i]
         local id = text(member, 10)
         local row
-        if byte(member, 9) == 112 then -- 'p', and no row of it was read
+        if is_plain(member) then -- and no row of it was read
             local size = struct.unpack('>I2', member, 15)
             id = text(member, 19 + size)
             row = rows[id]
@@ -206,8 +240,10 @@ local function promote(limit)
         else
             row = get_row(id)
         end
-        if row then
+        if row and row[ROW.state] == STATE.SCHEDULED then
             enter(row, EVENT.DUE)
+        elseif row ~= nil then
+            due:drop(member)
         end
     end
     return #found
@@ -217,7 +253,7 @@ local function next_due_us()
     due:flush()
     local first = call('ZRANGE', K.due, 0, 0, 'WITHSCORES')
     local at = tonumber(first[2])
-    if at == math.huge then
+    if not at or at == math.huge then
         return -1
     end
     return math.max(0, at - NOW)

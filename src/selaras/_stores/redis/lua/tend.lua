@@ -1,5 +1,5 @@
 -- tend: due jobs, lost workers (looked at twice, P19), expiry, retention, lines, the log's length
--- uses: log, rows, cells, jobs
+-- uses: log, rows, cells, jobs, mending
 -- arguments: limit
 -- keys: none
 -- cost: O(limit log N), and O(M) for M attempts of lost workers        -- promise: atomic
@@ -45,23 +45,39 @@ for _, one in ipairs(late) do
     end
 end
 
-local function ids_until(set, key, most, until_us)
+-- Ids of those whose time has come. A member that does not stand for such a job goes.
+local function ids_until(set, key, most, until_us, is_such)
     set:flush()
-    local ids = call('ZRANGE', key, '-inf', until_us, 'BYSCORE', 'LIMIT', 0, most)
-    for i = 1, #ids do
-        ids[i] = text(ids[i], 9)
+    local found, ids, such = call('ZRANGE', key, '-inf', until_us, 'BYSCORE', 'LIMIT', 0, most), {}, {}
+    for i = 1, #found do
+        ids[i] = text(found[i], 9)
     end
     read_ahead(ids)
-    return ids
+    for i = 1, #ids do
+        local row = get_row(ids[i])
+        if row and is_such(row) and row.number8 == text(found[i], 1, 8) then
+            such[#such + 1] = ids[i]
+        else
+            set:drop(found[i])
+        end
+    end
+    return such
+end
+
+local function is_waiting(row)
+    return WAITING[row[ROW.state]]
 end
 
 local expired = 0
-for _, id in ipairs(ids_until(expiry, K.expiry, limit, NOW)) do
-    local row = get_row(id)
-    expired = expired + (row and expire_one(row) or 0)
+for _, id in ipairs(ids_until(expiry, K.expiry, limit, NOW, is_waiting)) do
+    expired = expired + expire_one(get_row(id))
 end
 
-local over, forgotten = ids_until(ended, K.ended, limit, NOW), 0
+local function is_final(row)
+    return FINAL[row[ROW.state]]
+end
+
+local over, forgotten = ids_until(ended, K.ended, limit, NOW, is_final), 0
 for _, id in ipairs(over) do
     local row = get_row(id)
     if not is_told_of(id) then
@@ -72,7 +88,7 @@ for _, id in ipairs(over) do
 end
 
 local offered = {}
-for _, id in ipairs(ids_until(offers, K.offers, 1000, NOW - LIMIT.LOCK_ACCEPT_US)) do
+for _, id in ipairs(ids_until(offers, K.offers, 1000, NOW - LIMIT.LOCK_ACCEPT_US, is_waiting)) do
     offered[#offered + 1] = get_row(id)
 end
 table.sort(offered, function(a, b)
@@ -90,7 +106,7 @@ if M.tellings > 0 then
 end
 
 -- Parents elsewhere are told once more of jobs that have long waited for them (P22).
-local registered = ids_until(far, K.far, limit, NOW - LIMIT.ORPHAN_US)
+local registered = ids_until(far, K.far, limit, NOW - LIMIT.ORPHAN_US, is_waiting)
 for _, id in ipairs(registered) do
     local row = get_row(id)
     touch(row)
@@ -107,7 +123,7 @@ for _, id in ipairs(registered) do
     end
 end
 
-local unroutable = ids_until(strays, K.strays, 1000, NOW - LIMIT.UNROUTABLE_US)
+local unroutable = ids_until(strays, K.strays, 1000, NOW - LIMIT.UNROUTABLE_US, is_waiting)
 for _, id in ipairs(unroutable) do
     local row = get_row(id)
     touch(row)
@@ -115,9 +131,10 @@ for _, id in ipairs(unroutable) do
     strays:drop(row.number8 .. id)
 end
 
+local is_mending = mend_some()
 local trimmed = log_trim()
 wake_all()
-local is_more = promoted == limit or expired == limit or forgotten == limit or fallen == limit or #registered == limit or M.tellings > 0
+local is_more = promoted == limit or expired == limit or forgotten == limit or fallen == limit or #registered == limit or M.tellings > 0 or is_mending
 return finish(
     promoted, suspected, lost, expired, forgotten, #unroutable, trimmed, is_more and 1 or 0, cells_orphans(NOW - LIMIT.ORPHAN_US), has_effects()
 )

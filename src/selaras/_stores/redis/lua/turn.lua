@@ -14,13 +14,17 @@ end
 if acked > holder[HOLDER.acked] then
     local from, to = '(' .. turn_field(instance, holder[HOLDER.acked]), '[' .. turn_field(instance, acked)
     for _, field in ipairs(call('ZRANGE', K.batches, from, to, 'BYLEX')) do
-        if tonumber(call('HGET', K.left, field) or 0) <= 0 then
+        if (tonumber(call('HGET', K.left, field) or 0) or 1) <= 0 then
             drop_turn(field)
         end
     end
     holder[HOLDER.acked] = acked
 else
     acked = holder[HOLDER.acked]
+end
+
+if not holder[HOLDER.queues][1] then
+    holder[HOLDER.queues] = REQ[5] -- as it enrolled, before it was mended
 end
 
 local tasks = {}
@@ -31,9 +35,8 @@ local field = turn_field(instance, number)
 local kept = number > acked and turns:get(field)
 local settled, claims, position, more = NOTHING, NOTHING, M.position, false
 if kept then
-    local told = cmsgpack.unpack(kept)
-    settled, position = told[TOLD.settled], told[TOLD.position]
-    claims = claims_again(instance, told)
+    settled, position = kept[TOLD.settled], kept[TOLD.position]
+    claims = claims_again(instance, kept)
     local _
     _, _, _, more = claim_all(instance, number, REQ[5], tasks, 0)
 elseif number > acked then
@@ -53,7 +56,7 @@ elseif number > acked then
     local taken, preimages
     claims, taken, preimages, more = claim_all(instance, number, REQ[5], tasks, REQ[7])
     position = M.position
-    turns:set(field, cmsgpack.pack({ position, settled, taken, preimages }))
+    turns:set(field, { position, settled, taken, preimages })
     call('ZADD', K.batches, 0, field)
     if #taken > 0 then
         call('HSET', K.left, field, #taken / 2)

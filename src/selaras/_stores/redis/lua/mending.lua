@@ -1,0 +1,147 @@
+-- mending: looks through all jobs and lines, a piece at a call, once something was met that nobody here wrote
+-- uses: log, rows, cells, jobs
+-- keys: meta
+-- made: when it is asked for
+--
+-- A job's row says where it must stand. What stands somewhere and should not is dropped by whoever meets it; what should
+-- and does not is put back here: some at each call, and all soon once something was met that nobody here wrote. Fields
+-- `look` and `mend` in the hash `meta` say how far it has come.
+
+local function stand(set, member, score)
+    if not set:has(member) then
+        set:add(member, score)
+        damage('an index')
+    end
+end
+
+-- A running job is listed by its turn, or by the instance that asked for it: so it is found when its worker is lost.
+local function mend_running(row)
+    local instance, turn = row[ROW.instance], row[ROW.turn]
+    if not holders:get(instance) then
+        lose(row)
+    elseif turn == 0 then
+        stand(asked, sized(row[ROW.asker]) .. row.number8 .. row.id)
+    else
+        local field, listed = turn_field(instance, turn), false
+        local told = turns:get(field)
+        local claims = told and told[TOLD.claims] or {}
+        for i = 1, #claims, 2 do
+            listed = listed or (claims[i] == row.id and claims[i + 1] == row[ROW.fence])
+        end
+        call('ZADD', K.batches, 0, field)
+        if not listed then
+            claims[#claims + 1], claims[#claims + 2] = row.id, row[ROW.fence]
+            if not told then
+                count_up(K.left, field, 1, 1)
+            end
+            turns:set(field, { told and told[TOLD.position] or 0, told and told[TOLD.settled] or {}, claims, told and told[TOLD.preimages] or {} })
+        end
+    end
+end
+
+local function mend_line_of(row)
+    local name = row.extra[EXTRA.line]
+    local line = name ~= '' and lines:get(name)
+    if name ~= '' and not (line and line[LINE.holder] == row.id) then -- an ordered retry kept it
+        stand(members, in_line(row))
+        if not line then
+            lines:set(name, mend_line(name))
+            arrange(name)
+        end
+    end
+end
+
+local function mend_job(id)
+    local row = get_row(id)
+    if not row then
+        return
+    end
+    local state, at = row[ROW.state], row.number8 .. id
+    local names = call('HGET', K.pages, math.floor(row.number / LIMIT.PAGE)) or ''
+    if not string.find(names, sized(id), 1, true) then
+        note_number(id, row.number)
+    end
+    if row[ROW.expires_us] > 0 and WAITING[state] then
+        stand(expiry, at, row[ROW.expires_us])
+    end
+    if FINAL[state] then
+        stand(ended, at, row[ROW.keep_until_us])
+    elseif state == STATE.SCHEDULED then
+        stand(due, in_due(row), row[ROW.due_us])
+    elseif state == STATE.RUNNING then
+        mend_running(row)
+    elseif state == STATE.BLOCKED then
+        for _, wait in ipairs({ unpack(row[ROW.waits]) }) do
+            local noted = wait[3] == M.index and call('HGET', K.edges, edge_field(wait[1], id, wait[2]))
+            if wait[3] == M.index and not (noted and call('ZSCORE', K.dependents, noted)) then
+                damage('dependents')
+                register(wait[1], id, wait[2], M.index, wait[3])
+            end
+        end
+    else
+        mend_line_of(row)
+        if row[ROW.state] == STATE.READY and not row.profile.is_scope then
+            stand(ready, in_lane(row))
+            wake(row.profile[PROFILE.queue])
+        end
+    end
+end
+
+-- Whether a line's row says what those who stand in it say.
+local function is_so(name, line)
+    local function stands(id, is_there)
+        local row = id ~= '' and get_row(id)
+        return id == '' or (row and row.extra[EXTRA.line] == name and is_there(row[ROW.state]))
+    end
+    local function may_hold(state)
+        return not FINAL[state]
+    end
+    local function is_ready(state)
+        return state == STATE.READY
+    end
+    local prefix = sized(name)
+    return stands(line[LINE.holder], may_hold) and stands(line[LINE.head], is_ready)
+        and line[LINE.waiting] == call('ZLEXCOUNT', K.members, '[' .. prefix, '(' .. prefix .. '\255')
+end
+
+local function mend_line_by_name(name)
+    local line = lines:get(name)
+    if line then
+        members:flush()
+        if not is_so(name, line) then
+            lines:set(name, mend_line(name))
+        end
+        arrange(name)
+    end
+end
+
+-- Goes on with it. Returns whether there is more that is urgent.
+local function mend_some()
+    local looked = call('HMGET', K.meta, 'mend', 'look')
+    local field = looked[1] and 'mend' or 'look'
+    local stage, cursor = string.match(looked[1] or looked[2] or '', '^(%a+) (%d+)$')
+    if stage ~= 'lines' then
+        stage, cursor = 'jobs', stage == 'jobs' and cursor or '0'
+    end
+    local count = looked[1] and LIMIT.MENDED_AT_ONCE or LIMIT.LOOKED_AT
+    local page = call('HSCAN', stage == 'jobs' and K.jobs or K.lines, cursor, 'COUNT', count)
+    for i = 1, #page[2], 2 do
+        if page[2][i] ~= ABSENT then
+            if stage == 'jobs' then
+                mend_job(page[2][i])
+            else
+                mend_line_by_name(page[2][i])
+            end
+        end
+    end
+    if page[1] ~= '0' then
+        call('HSET', K.meta, field, stage .. ' ' .. page[1])
+    elseif stage == 'jobs' then
+        call('HSET', K.meta, field, 'lines 0')
+    else
+        call('HDEL', K.meta, field)
+        is_damaged = is_damaged and field == 'look'
+        return is_damaged
+    end
+    return field == 'mend'
+end
