@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -193,7 +193,7 @@ async def at_rest(seed: int, names: Sequence[str] = (*HASHES, *SETS, "v:", "log"
         await shop.fill()
     damage = harm(Store(server, _stem(server)), chance, 4, names)
     shop = Shop(server.url)
-    async with shop.app, working(shop):
+    async with shop.app, Working(shop):
         await until_all_have_ended(shop, victims_of(damage), damage)
     assert len(shop.ran) == len(set(shop.ran)), damage
 
@@ -204,7 +204,7 @@ async def at_work(seed: int, names: Sequence[str] = (*HASHES, *SETS, "v:", "log"
     server.clear()
     shop = Shop(server.url)
     shop.gate = asyncio.Event()
-    async with shop.app, working(shop):
+    async with shop.app, Working(shop):
         await shop.fill()
         while len(shop.ran) < JOBS:
             await asyncio.sleep(0.01)
@@ -213,7 +213,7 @@ async def at_work(seed: int, names: Sequence[str] = (*HASHES, *SETS, "v:", "log"
         await until_all_have_ended(shop, victims_of(damage), damage)
 
 
-class working:
+class Working:
     """A worker that works in this loop, and must not end by itself."""
 
     def __init__(self, shop: Shop) -> None:
@@ -236,9 +236,8 @@ def _stem(server: RedisServer) -> str:
 
 
 @pytest.fixture(autouse=True)
-def bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELARAS_BOMB", str(tmp_path / "exploded"))
-    return lambda: None
 
 
 @settings(max_examples=10, deadline=None)
@@ -246,7 +245,7 @@ def bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 @example(1)
 def test_rows_that_were_written_over_while_all_waits_cost_no_neighbour(seed: int) -> None:
     asyncio.run(at_rest(seed))
-    assert not os.path.exists(os.environ["SELARAS_BOMB"])
+    assert not Path(os.environ["SELARAS_BOMB"]).exists()
 
 
 @settings(max_examples=10, deadline=None)
@@ -254,4 +253,4 @@ def test_rows_that_were_written_over_while_all_waits_cost_no_neighbour(seed: int
 @example(1)
 def test_rows_that_were_written_over_while_a_worker_is_at_work_cost_no_neighbour(seed: int) -> None:
     asyncio.run(at_work(seed))
-    assert not os.path.exists(os.environ["SELARAS_BOMB"])
+    assert not Path(os.environ["SELARAS_BOMB"]).exists()

@@ -196,7 +196,8 @@ def pieces(part: str) -> tuple[Piece, ...]:
     """
     text = _ROWS.sub(_kind_of_rows, _COMMENT.sub("", source(part)))
     own = _FUNCTION.findall(text) if part != "prelude" else ()
-    called = {*functions(), *own, *(f"IS_{name}" for name in STRUCTS)}
+    known = functions() if part in PARTS else functions(Head.of(part, source(part)).list("uses"))
+    called = {*known, *own, *(f"IS_{name}" for name in STRUCTS)}
     if part != "prelude":
         text = _CALLED.sub(lambda match: f"F.{match[0]}" if match[0] in called else match[0], text)
     found: list[Piece] = []
@@ -218,9 +219,9 @@ def pieces(part: str) -> tuple[Piece, ...]:
 
 
 @cache
-def functions() -> frozenset[str]:
-    """Return the names of all functions of the parts that are made fields of a table."""
-    return frozenset(name for part in PARTS if part != "prelude" for name in _FUNCTION.findall(source(part)))
+def functions(parts: tuple[str, ...] = PARTS[1:]) -> frozenset[str]:
+    """Return the names of all functions of parts that are made fields of a table: the prelude's are not."""
+    return frozenset(name for part in parts for name in _FUNCTION.findall(source(part)))
 
 
 def _kind_of_rows(match: re.Match[str]) -> str:
