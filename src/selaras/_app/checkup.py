@@ -9,16 +9,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selaras._app.opening import Address, driver_of
+from selaras._app.settings import Settings
 from selaras._contracts.clock import Clock
-from selaras._contracts.finding import Finding, fine
+from selaras._contracts.finding import Finding, doubtful, fine
+from selaras._stores.memcached.address import address_of as shelf_address_of
+from selaras._stores.memcached.checkup import check_up as check_up_memcached
 from selaras._stores.sqlite.checkup import check_up as check_up_sqlite
+from selaras._worker.system import clock_origin
 
 if TYPE_CHECKING:
     from selaras._stores.redis.address import RedisAddress
 
 
-async def check_up(address: Address, clock: Clock) -> tuple[Finding, ...]:
-    """Look at the store of an address, whatever state it is in."""
+async def check_up(address: Address, clock: Clock, settings: Settings) -> tuple[Finding, ...]:
+    """Look at the store of an address, whatever state it is in, and at the host tier."""
+    found = await _check_up_store(address, clock)
+    if not settings.host_tier:
+        return found
+    if not clock_origin():
+        remedy = "take host_tier= out: it is for Linux, where processes can tell that they share one clock"
+        return (*found, doubtful("host tier", "", "left out: this system tells no id of its boot", remedy))
+    shelf = shelf_address_of(settings.host_tier)
+    return (*found, *await check_up_memcached(shelf, patience_us=settings.host_timeout, clock=clock))
+
+
+async def _check_up_store(address: Address, clock: Clock) -> tuple[Finding, ...]:
     versions = f"selaras {version('selaras')}, Python {platform.python_version()}"
     first = fine("versions", "", versions)
     if address.redis is not None:

@@ -36,7 +36,7 @@ class Reading(Struct, Generic[V_co], frozen=True):
     """A value and where it came from.
 
     Attributes:
-        tier: "local", "shared", "stale" (the shared tier, past its ttl), "put" (this attempt's own), "preimage" or
+        tier: "local", "host", "shared", "stale" (the shared tier, past its ttl), "put" (this attempt's own), "preimage" or
             "loader".
         age: seconds since it was known to be true.
         position: the position of its partition's log at which it was true; None straight from the loader.

@@ -936,6 +936,8 @@ class Cache:
             lines.append(f"local      true at {entry.position}, {left}, {served}")
         holdings = await self._loading.vigil.holdings(slot)
         found, floor = await self._loading.glance(slot)
+        if self.host is not None:
+            lines.append(f"host       {await self.host.shown(slot)}")
         if found is not None:
             left_us = note_of(found.note).left_us(found.expires_in_us)
             left = "no end" if left_us is None else f"{left_us / 1e6:.1f} s left"

@@ -153,12 +153,24 @@ class HostTier:
     async def _look(self, slot: Slot) -> Hosted | None:
         return self._hosted(slot, await self._begin(slot))
 
-    async def glance(self, slot: Slot) -> tuple[Hosted | None, bool]:
-        """Look for people: what stands there, and whether anything is known against it."""
-        if not self._breaker.lets(self._instant()):
-            return None, False
+    async def shown(self, slot: Slot) -> str:
+        """Say what stands in a key's place, for people. The log's news must have been heard."""
+        if not slot.family.host:
+            return "its family leaves it out"
+        failed = self.counts.failed
         hosted = await self._look(slot)
-        return hosted, hosted is not None and self._is_sound(slot, hosted)
+        if hosted is None:
+            return f"{self.shelf.url} does not answer" if self.counts.failed > failed else "nothing"
+        follower, left_s = self._followers[slot.partition], (hosted.until_ns - self._instant()) / 1e9
+        if hosted.until_ns and left_s <= 0:
+            fate = f"its ttl ended {-left_s:.1f} s ago"
+        elif not self._is_of_this_log(hosted, follower):
+            fate = "not served here: of a position that this process, which knows the log since its own start, cannot judge"
+        elif not follower.untouched(slot.key, hosted.position, slot.family.name, hosted.tags):
+            fate = "not served: it was voided since"
+        else:
+            fate = f"{left_s:.1f} s left" if hosted.until_ns else "no end"
+        return f"true at {hosted.position}, {len(hosted.value)} bytes, {fate}"
 
     def _begin(self, slot: Slot) -> Future[Found | None]:
         """Ask the shelf, with everybody else who does at this moment. Each has a future of its own, and may leave alone."""
@@ -220,11 +232,16 @@ class HostTier:
         """Say whether it was true in the log that is followed here, nothing was heard against it, and its ttl is not over."""
         follower = self._followers[slot.partition]
         return (
+            self._is_of_this_log(hosted, follower)
+            and follower.untouched(slot.key, hosted.position, slot.family.name, hosted.tags)
+            and not 0 < hosted.until_ns <= self._instant()
+        )
+
+    def _is_of_this_log(self, hosted: Hosted, follower: Follower) -> bool:
+        return (
             hosted.event_id != 0
             and hosted.epoch == follower.epoch
             and hosted.event_id == follower.id_at(hosted.position)
-            and follower.untouched(slot.key, hosted.position, slot.family.name, hosted.tags)
-            and not 0 < hosted.until_ns <= self._instant()
         )
 
     def _serve(self, slot: Slot, need: Need, hosted: Hosted) -> Reading | None:

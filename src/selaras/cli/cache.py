@@ -92,12 +92,15 @@ async def get(target: Target, family: str, arguments: Sequence[str], fresh: Fres
 @json_option
 @on_store
 async def show(target: Target, family: str, arguments: Sequence[str], as_json: bool) -> None:
-    """Show what stands in one value's place in the shared tier, how long it lives and why. Nothing is loaded.
+    """Show what stands in one value's place in the shared tier, how long it lives and why; and in the host tier, if there
+    is one. Nothing is loaded.
 
     ARGUMENTs are the loader's, in order or as name=value.
     """
     key = key_for(target, family, arguments)
-    found = await target.app.process().cache.show(key.slot)
+    tiers = target.app.process().cache
+    found = await tiers.show(key.slot)
+    host = None if tiers.host is None else await tiers.host.shown(key.slot)
     facts = {
         "key": key.name,
         "value": found.value,
@@ -107,6 +110,7 @@ async def show(target: Target, family: str, arguments: Sequence[str], as_json: b
         "expires": _seconds(found.left_us),
         "position": found.position,
         "why": found.why,
+        **({} if host is None else {"host": host}),
     }
     if as_json:
         print_json(facts)
@@ -122,6 +126,7 @@ async def show(target: Target, family: str, arguments: Sequence[str], as_json: b
             ("expires", _span(found.left_us, "never" if stands else "")),
             ("position", "" if found.position is None else str(found.position)),
             ("why", found.why),
+            *([] if host is None else [("host tier", host)]),
         ]
     )
 

@@ -24,14 +24,14 @@ _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red
 @json_option
 @on_app
 def doctor(app: Selaras, as_json: bool) -> None:
-    """See whether the store is in order, and what to do if not. Changes nothing.
+    """See whether the store and the host tier are in order, and what to do if not. Changes nothing.
 
     Exits with 1 if there is an error.
     """
     address = app.program.address
     if address.kind == "memory":
         raise Misused("memory:// lives inside one process: there is nothing to look at from another one")
-    findings = asyncio.run(check_up(address, app.process().clock))
+    findings = asyncio.run(check_up(address, app.process().clock, app.program.settings))
     if as_json:
         print_json({"store": address.shown, "findings": [_record(finding) for finding in findings]})
     elif sys.stdout.isatty():

@@ -23,9 +23,10 @@ def introduction(app: Selaras, reference: str, settings: Settings, queues: Seque
     lines = [
         ("app", reference),
         ("store", store),
+        *([("host tier", _host_tier(app, settings))] if settings.host_tier else []),
         ("queues", ", ".join(queues)),
         *_block("tasks", [_task(task, queues) for task in tasks]),
-        *_block("families", [_family(family) for family in families] or [("none",)]),
+        *_block("families", [_family(family, settings) for family in families] or [("none",)]),
         ("at once", _room(settings, fleet)),
         ("jobs", _policy(settings)),
         ("lease", f"{format_us(settings.lease)}, renewed every {format_us(settings.heartbeat)}"),
@@ -104,7 +105,13 @@ def _line(task: TaskSpec) -> str:
     return task.line.text or (f"of its {task.line.key.family.name}" if task.line.key else "")
 
 
-def _family(spec: FamilySpec) -> tuple[str, ...]:
+def _host_tier(app: Selaras, settings: Settings) -> str:
+    if app.process().cache.host is None:
+        return "left out: this system does not tell whose clocks can be compared"
+    return f"{settings.host_tier}, left alone for a while if it does not answer in {format_us(settings.host_timeout)}"
+
+
+def _family(spec: FamilySpec, settings: Settings) -> tuple[str, ...]:
     family = spec.family
     ttl = (
         "ttl none"
@@ -113,8 +120,14 @@ def _family(spec: FamilySpec) -> tuple[str, ...]:
         if not family.ttl_us
         else f"ttl {format_us(family.ttl_us)}"
     )
-    tiers = [name for name, held in (("local", family.local), ("shared", family.shared_tier)) if held]
-    return (one_line(spec.name), ttl, f"{' and '.join(tiers) or 'no'} tier{'s' if len(tiers) > 1 else ''}")
+    held = (
+        ("local", family.local),
+        ("host", family.host and bool(settings.host_tier)),
+        ("shared", family.shared_tier),
+    )
+    tiers = [name for name, is_held in held if is_held]
+    named = " and ".join([", ".join(tiers[:-1]), tiers[-1]] if len(tiers) > 1 else tiers or ["no"])
+    return (one_line(spec.name), ttl, f"{named} tier{'s' if len(tiers) > 1 else ''}")
 
 
 def _room(settings: Settings, fleet: int) -> str:
