@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import click
@@ -24,6 +25,7 @@ from benchmarks.peers.servers import redis_server
 from benchmarks.races.ground import Ground, Tally
 from benchmarks.races.load import Plan
 from benchmarks.races.naive import OnServer
+from benchmarks.races.shelf import MEGABYTES, hurt_memcached
 from benchmarks.races.table import print_table
 from selaras._core.proportions import at_most
 
@@ -42,6 +44,7 @@ class Count(Struct, frozen=True):
     loads: int
     writes: int
     jobs: int
+    hosted: int
     seconds: float
     told: tuple[str, ...]
 
@@ -69,6 +72,12 @@ class Failed(Exception):
 @click.option("--readers", type=click.IntRange(1), default=20, show_default=True, help="In each process.")
 @click.option("--writers", type=click.IntRange(2), default=3, show_default=True, help="In each process.")
 @click.option("--table", is_flag=True, help="Instead: force each race on each cache, and print who survives what.")
+@click.option(
+    "--host-tier",
+    "host_tier",
+    is_flag=True,
+    help="With a memcached between, which is killed, stopped, emptied and filled up all the time.",
+)
 @click.option("--pause", default=0.02, show_default=True, help="Seconds between two writes of one writer.")
 def races(
     seconds: float,
@@ -81,6 +90,7 @@ def races(
     writers: int,
     pause: float,
     table: bool,
+    host_tier: bool,
 ) -> None:
     """Count stale reads of naive cache-aside, then of Selaras. Exits with 1 if one of Selaras' was stale.
 
@@ -96,6 +106,7 @@ def races(
         with ExitStack() as stack:
             folder = Path(stack.enter_context(_folder()))
             shown, url = _store(url, folder, stack)
+            shelf = stack.enter_context(hurt_memcached(folder, Random(seed))) if host_tier else None
             click.echo(
                 f"seed {seed}; {processes} processes with {readers} readers and {writers} writers each, {rows} rows"
             )
@@ -113,12 +124,16 @@ def races(
                     readers=readers,
                     writers=writers,
                     pause_s=pause,
+                    host_tier="" if shelf is None else shelf.url,
                 )
                 share = seconds / NAIVE_SHARE if kind == "naive" else seconds - seconds / NAIVE_SHARE
                 counts[kind] = _run(plan, folder, share, reads if kind == "selaras" else None)
                 if not url.startswith("sqlite:"):
                     asyncio.run(_clear(url, plan.prefix))
                 _tell(kind, counts[kind])
+            if shelf is not None:
+                done = ", ".join(f"{count} times {what}" for what, count in sorted(shelf.done.items()))
+                click.echo(f"memcached of {MEGABYTES} MiB: {done}; {counts['selaras'].hosted:,} reads answered from it")
     except (Failed, Unusable) as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
@@ -187,6 +202,7 @@ def _run(plan: Plan, folder: Path, seconds: float, reads: int | None) -> Count:
         ground.total(Tally.LOADS),
         ground.total(Tally.WRITES),
         ground.total(Tally.JOBS),
+        ground.total(Tally.HOSTED),
         took,
         tuple(line for line in told if line.startswith("stale:")),
     )

@@ -27,6 +27,7 @@ class Tally(IntEnum):
     WRITES = 3
     JOBS = 4
     READY = 5
+    HOSTED = 6
 
 
 class Ground:

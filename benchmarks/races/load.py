@@ -32,6 +32,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         url: of the store that all of them share. prefix: of what they keep in it.
         readers, writers: in each process.
         pause_s: between the writes of one writer, on the average.
+        host_tier: the memcached of Selaras' half; "": none. With one, the local tiers are small, so that it is asked.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     readers: int
     writers: int
     pause_s: float
+    host_tier: str = ""
 
 
 class Load:

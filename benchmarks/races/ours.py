@@ -9,6 +9,7 @@ from typing import Final
 from benchmarks.races.ground import Tally
 from benchmarks.races.load import BURST, Load
 from selaras import Selaras
+from selaras._app.settings import SettingValues
 
 LOOKS: Final = 1_000
 """Reads of one job."""
@@ -17,12 +18,21 @@ AHEAD: Final = 8
 """Reading jobs that a process has waiting or running."""
 
 
+SMALL: Final = 20
+"""Of so many rows the local tier holds one, where there is a host tier behind it."""
+
+
 class Program:
     """One process's app."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
-        self.app = app = Selaras(load.plan.url, namespace=load.plan.prefix, retries=0)
+        settings = SettingValues(retries=0)
+        if load.plan.host_tier:
+            settings["host_tier"] = load.plan.host_tier
+            settings["host_timeout"] = 0.02  # the machine is busier than any should be
+            settings["local_entries"] = load.plan.rows // SMALL
+        self.app = app = Selaras(load.plan.url, namespace=load.plan.prefix, **settings)
         loads = load.chance()
 
         @app.cached(ttl=60)
@@ -64,6 +74,7 @@ class Program:
                 for number in range(plan.writers):
                     group.create_task(self._write(by_job=number % 2 == 0))
                 group.create_task(self._enqueue_looks())
+            self.load.tally[Tally.HOSTED] = self.app.process().cache.stats()["families"]["row"]["host"]
             worker.stop()
             await working
 
