@@ -140,6 +140,7 @@ async def test_an_older_entry_that_is_written_late_is_not_served(world: World, s
     await a.cache.invalidate([world.slot()])
     await a.get()
     shelf.set("product:42", old)  # its writer was held up
+    await b.catch_up()
 
     assert await b.get(fresh="strict") == 2
 
