@@ -60,7 +60,9 @@ async def ours(port: int) -> Client:
 async def aiomcache(port: int) -> Client:
     """The one of aio-libs."""
     client = importlib.import_module("aiomcache").Client(HOST, port, pool_size=AT_ONCE)
-    return Client(lambda: client.get(NAME), lambda count: client.multi_get(*(b"%b%d" % (NAME, at) for at in range(count))))
+    return Client(
+        lambda: client.get(NAME), lambda count: client.multi_get(*(b"%b%d" % (NAME, at) for at in range(count)))
+    )
 
 
 async def emcache(port: int) -> Client:

@@ -110,7 +110,7 @@ def _memcached(folder: str) -> Iterator[tuple[str, int]]:
     path = f"{folder}/memcached.sock"
     process = subprocess.Popen([binary, "-u", getpass.getuser(), "-m", "64", "-s", path])
     try:
-        while not os.path.exists(path):
+        while not Path(path).exists():
             time.sleep(0.01)
         yield f"unix://{path}", process.pid
     finally:

@@ -16,7 +16,7 @@ from tests.cache.world import World
 from selaras._cache import host as host_module
 from selaras._cache.follower import Follower
 from selaras._cache.host import HostTier
-from selaras._core.cache.hosted import Hosted
+from selaras._core.cache.hosted import Hosted, hosted_of
 
 Patch = pytest.MonkeyPatch
 
@@ -75,7 +75,7 @@ def whatever_stands_there_is_written_over(patch: Patch) -> None:
 
 
 def values_outlive_their_ttl(patch: Patch) -> None:
-    read = host_module.hosted_of
+    read = hosted_of
 
     def immortal(data: bytes) -> Hosted | None:
         hosted = read(data)
@@ -109,7 +109,9 @@ MUTATIONS = (
         tests.test_what_was_heard_while_the_shelf_was_asked_counts,
     ),
     Mutation(
-        "P2 a proof", it_is_believed_without_a_proof, alone(tests.test_a_process_cut_off_serves_it_for_max_lag_and_no_longer)
+        "P2 a proof",
+        it_is_believed_without_a_proof,
+        alone(tests.test_a_process_cut_off_serves_it_for_max_lag_and_no_longer),
     ),
     Mutation("a checksum", damage_is_not_seen, flipped_at_the_end),
     Mutation(

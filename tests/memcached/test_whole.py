@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -90,7 +90,14 @@ async def test_whatever_becomes_of_it_is_neither_stale_nor_an_error(url: str) ->
     with MemcachedServer(megabytes=2, options=("-I", "512k")) as server:
         made = [Shop(url, data, host_tier=server.url, host_timeout=0.02, text="x" * 20_000) for _ in range(2)]
         async with shops(*made) as (a, b):
-            mishaps = (server.flush, server.restart, server.pause, server.resume, server.kill, server.start)
+            mishaps: tuple[Callable[[], object], ...] = (
+                server.flush,
+                server.restart,
+                server.pause,
+                server.resume,
+                server.kill,
+                server.start,
+            )
             for number, mishap in enumerate(mishaps, 1):
                 await asyncio.to_thread(mishap)
                 for id in range(1, 200):  # more than it has room for
@@ -122,9 +129,7 @@ async def test_one_that_stands_still_costs_a_reader_a_moment_at_most(memcached: 
 
 async def test_keys_of_any_length_and_kind_and_values_of_any_size(memcached: MemcachedServer, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/selaras.db"
-    apps = [
-        Selaras(url, host_tier=memcached.url, host_timeout=1, local_entries=0, max_value=8 << 20) for _ in range(2)
-    ]
+    apps = [Selaras(url, host_tier=memcached.url, host_timeout=1, local_entries=0, max_value=8 << 20) for _ in range(2)]
     families = []
     for app in apps:
 
