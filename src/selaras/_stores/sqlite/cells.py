@@ -279,11 +279,12 @@ class Cells:
 
     def _number(self) -> int:
         """Return the number of the next intent: higher than that of any that stands."""
-        if self._last_number is None:
+        last = self._last_number
+        if last is None:
             self.flush()
-            self._last_number = self._execute(_LAST_NUMBER).fetchone()[0]
-        self._last_number += 1
-        return self._last_number
+            last = int(self._execute(_LAST_NUMBER).fetchone()[0])
+        self._last_number = last + 1
+        return last + 1
 
     def _cell(self, key: str) -> _Cell:
         """Return what stands in a key's place."""
