@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -49,10 +50,10 @@ SEEDS = range(int(os.environ.get("SELARAS_AGREE_SEEDS", "6")))
 
 
 class Pair:
-    """Both stores, told the same things."""
+    """Both stores, told the same things; the file by any of several processes, as it were, each worker in one of them."""
 
-    def __init__(self, memory: MemoryStore, sqlite: SqliteStore, clock: VirtualClock, dice: Random) -> None:
-        self.stores = (memory, sqlite)
+    def __init__(self, memory: MemoryStore, opened: Sequence[SqliteStore], clock: VirtualClock, dice: Random) -> None:
+        self.memory, self.opened = memory, opened
         self.clock = clock
         self.dice = dice
         self.cursors = [START] * len(memory.partitions)
@@ -66,10 +67,19 @@ class Pair:
 
     async def ask(self, at: int, verb: str, *args: Any, **options: Any) -> Any:
         self.said.append(f"{at} {verb} {args} {options}")
-        replies = [await getattr(store.partitions[at], verb)(*args, **options) for store in self.stores]
+        replies = [
+            await getattr(store.partitions[at], verb)(*args, **options)
+            for store in (self.memory, self.speaker(verb, args))
+        ]
         assert replies[0] == replies[1], "\n".join([*self.said[-3:], f"memory {replies[0]}", f"sqlite {replies[1]}"])
         assert self.rung[0] == self.rung[1], "\n".join([*self.said[-3:], f"{self.rung}"])
         return replies[0]
+
+    def speaker(self, verb: str, args: tuple[Any, ...]) -> SqliteStore:
+        """Who asks: a turn comes from the process of its worker."""
+        if verb == "turn":
+            return self.opened[self.instances.index(args[0].instance) % len(self.opened)]
+        return self.dice.choice(self.opened)
 
     def cursor(self, at: int) -> Cursor:
         return self.cursors[at] if self.dice.random() < 0.9 else START
@@ -273,7 +283,7 @@ class Pair:
                     names_scopes=dice.random() < 0.5,
                 )
                 self.said.append(f"{at} beat {beat}")
-                replies = [store.pulse().beat(at, beat) for store in self.stores]
+                replies = [store.pulse().beat(at, beat) for store in (self.memory, self.dice.choice(self.opened))]
                 assert replies[0] == replies[1], "\n".join([*self.said[-3:], *map(repr, replies)])
             case "cancel":
                 await self.ask(at, "cancel", dice.choice(IDS), "by hand")
@@ -299,7 +309,7 @@ class Pair:
             case "fates":
                 await self.ask(at, "fates", [Attempt(claim.job, claim.fence) for _, _, claim in self.claims])
             case "forget" if dice.random() < 0.1:
-                for store in self.stores:
+                for store in (self.memory, self.opened[0]):
                     store.partitions[at].lose_memory(events=2)
 
     async def look_around(self) -> None:
@@ -317,17 +327,23 @@ class Pair:
             await self.ask(at, "outbox", 1_000)
 
 
-@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize(("partitions", "processes"), [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_any_sequence_of_verbs_gives_the_same_in_both_stores(folder: Path, seed: int, partitions: int) -> None:
+async def test_any_sequence_of_verbs_gives_the_same_in_both_stores(
+    folder: Path, seed: int, partitions: int, processes: int
+) -> None:
     clock = VirtualClock()
     memory = MemoryStore(clock, partitions=partitions, entropy=Random(seed))
-    sqlite = SqliteStore(folder / "agree.db", clock, partitions=partitions, entropy=Random(seed))
-    await sqlite.open()
-    pair = Pair(memory, sqlite, clock, Random(seed))
-    for one, other in zip(memory.partitions, sqlite.partitions, strict=True):
-        one._ring, other._writer._ring = pair.rung[0].append, pair.rung[1].append
-    sqlite._ringer.ring = pair.rung[1].append  # type: ignore[method-assign, assignment]
+    entropy = Random(seed)
+    opened = [SqliteStore(folder / "agree.db", clock, partitions=partitions, entropy=entropy) for _ in range(processes)]
+    pair = Pair(memory, opened, clock, Random(seed))
+    for one in memory.partitions:
+        one._ring = pair.rung[0].append
+    for sqlite in opened:
+        await sqlite.open()
+        for other in sqlite.partitions:
+            other._writer._ring = pair.rung[1].append
+        sqlite._ringer.ring = pair.rung[1].append  # type: ignore[method-assign, assignment]
     for at in range(partitions):
         for instance in pair.instances:
             await pair.ask(
@@ -341,4 +357,5 @@ async def test_any_sequence_of_verbs_gives_the_same_in_both_stores(folder: Path,
                 await pair.look_around()
         await pair.look_around()
     finally:
-        await sqlite.close()
+        for sqlite in opened:
+            await sqlite.close()

@@ -15,7 +15,8 @@ from random import Random
 import pytest
 
 from selaras._contracts.partition import HeartbeatRequest, Instance, Invalidation, JobFilter, ReadRequest, TurnRequest
-from selaras._core.jobs.job import Attempt, Fate, NewJob
+from selaras._core.jobs.job import Attempt, Claim, Fate, NewJob, Put, Settlement
+from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
 from selaras._stores.sqlite.file import CommitSign
 from selaras._stores.sqlite.store import SqliteStore
@@ -317,3 +318,63 @@ async def test_a_repeated_turn_returns_the_same_outcomes_and_claims(folder: Path
     assert set(await partition.fates([Attempt(one.job, one.fence) for one in again.claims])) == {Fate.RUNNING}
     await first.close()
     await second.close()
+
+
+# -- what one process remembers, and another changes
+
+
+async def turned(store: SqliteStore, number: int, *ended: Settlement, limit: int) -> tuple[Claim, ...]:
+    """Take a turn of this process's worker."""
+    request = TurnRequest(
+        instance="me",
+        number=number,
+        acked=number - 1,
+        since=START,
+        settlements=ended,
+        queues=("default",),
+        tasks=frozenset({"work"}),
+        limit=limit,
+    )
+    return (await store.partitions[0].turn(request)).claims
+
+
+async def test_p9_a_key_that_another_process_voids_under_an_intent_is_not_stored_by_its_settle(
+    store: SqliteStore,
+) -> None:
+    partition = store.partitions[0]
+    await partition.enroll(Instance(id="me", lease_us=10**9, queues=("default",)))
+    await partition.enqueue([NewJob(id="a", task="work", writes=("k",))], START)
+    (claim,) = await turned(store, 1, limit=1)
+    other = SqliteStore(store.path, SystemClock())
+    await other.partitions[0].invalidate(Invalidation(("k",)), START)
+    await other.close()
+
+    put = Settlement(claim.job, claim.fence, JobEvent.SUCCEED, puts=(Put("k", b"v", 1),), writes=("k",))
+    (settled,) = (await partition.settle("me", [put], START)).settled
+
+    assert settled.state is JobState.SUCCEEDED
+    assert settled.stored == ()
+
+
+async def test_p21_lines_go_on_with_whoever_waits_when_another_process_has_cancelled_the_next(
+    store: SqliteStore,
+) -> None:
+    partition = store.partitions[0]
+    await partition.enroll(Instance(id="me", lease_us=10**9, queues=("default",)))
+    await partition.enqueue(
+        [NewJob(id=f"{at}{line}", task="work", line=line) for at in range(4) for line in "ab"], START
+    )
+    claims: tuple[Claim, ...] = ()
+    for number in (1, 2):  # the second knows who comes next
+        ended = [Settlement(claim.job, claim.fence, JobEvent.SUCCEED) for claim in claims]
+        claims = await turned(store, number, *ended, limit=2)
+    other = SqliteStore(store.path, SystemClock())
+    for id in ("2a", "2b"):
+        await other.partitions[0].cancel(id, "by hand")
+    await other.close()
+
+    await turned(store, 3, *[Settlement(claim.job, claim.fence, JobEvent.SUCCEED) for claim in claims], limit=0)
+
+    states = {one.id: one.state for one in (await partition.jobs(JobFilter())).jobs}
+    assert states["2a"] == states["2b"] == JobState.CANCELLED
+    assert states["3a"] == states["3b"] == JobState.READY
