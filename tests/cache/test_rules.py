@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from tests.cache.world import World, begin
 
 from selaras._cache.cache import MISSING
+from selaras._cache.follower import Follower
 from selaras._cache.session import SessionKind
 from selaras._contracts.partition import ReadRequest
 from selaras._core.cache.entry import Entry, Hit
@@ -720,6 +722,30 @@ async def test_p20_a_reply_of_the_log_that_is_gone_is_not_believed(tmp_path: Pat
         assert await process.get() == 1
 
 
+async def test_p20_a_reply_of_the_log_that_is_gone_is_not_kept_after_waiting_for_another_partitions(
+    tmp_path: Path,
+) -> None:
+    async with World("memory-4", tmp_path) as world:
+        process, other = await world.process("p"), await world.process("q")
+        slot, far = world.slot(world.row_in(0)), world.slot(world.row_in(1))
+        assert await other.cache.get_many([slot, far]) == [0, 0]
+        held = process.partition(1).hold("read")
+        reading = begin(process.cache.get_many([slot, far]))  # the reply of the first partition is there, and waits
+        await held.done.wait()
+        await world.idle()
+        world.data.rows[slot.arguments] = 1
+        await other.cache.invalidate([slot])
+        partition = world.store.partitions[0]
+        assert isinstance(partition, MemoryPartition)
+        partition.lose_memory(events=1)
+        await process.catch_up()
+
+        held.release()
+        await reading
+
+        assert await process.get(slot.arguments, fresh="strict") == 1
+
+
 async def test_p20_with_the_store_away_reads_fall_back_and_writes_fail_closed(world: World) -> None:
     process = await world.process("p")
     assert await process.get() == 0
@@ -733,6 +759,38 @@ async def test_p20_with_the_store_away_reads_fall_back_and_writes_fail_closed(wo
         await process.cache.invalidate([world.slot()])
     with pytest.raises(StoreUnavailable):
         await process.cache.put(world.slot(), 1)
+
+
+# -- threads
+
+
+async def test_news_that_another_thread_hears_meanwhile_speaks_against_what_is_being_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = await world.process("p"), await world.process("q")
+    assert await other.get() == 0
+    held = process.partition().hold("read")
+    reading = begin(process.get())
+    await held.done.wait()
+    world.data.rows[42] = 1
+    await other.cache.invalidate([world.slot()])
+    news = await process.partition().inner.events_since(process.cursor(0))
+    hearing = Thread(target=lambda: process.cache.heard(0, news, world.clock.instant_ns()))
+    judge = Follower.untouched
+
+    def slow(self: Follower, key: str, position: int, family: str, tags: tuple[str, ...]) -> bool:
+        answer = judge(self, key, position, family, tags)
+        if answer and hearing.ident is None:
+            hearing.start()
+            hearing.join(0.2)  # it waits, or it is done before the value is kept
+        return answer
+
+    monkeypatch.setattr(Follower, "untouched", slow)
+    held.release()
+    await reading
+    await asyncio.to_thread(hearing.join)
+
+    assert await process.get(fresh="strict") == 1
 
 
 # -- levels

@@ -316,29 +316,31 @@ class Cache:
     ) -> None:
         """Take a value into the local tier that a reply says was stored, true at `position`; after the reply's news."""
         follower = self._followers[slot.partition]
-        fits = position <= follower.applied.position and follower.trusts(sent_ns)
         kept = False
-        fits = fits and follower.untouched(slot.key, position, slot.family.name, tags)
-        if self.host is not None and fits:
-            left_us = note_of(note).left_us(expires_in_us)
+        left_us = note_of(note).left_us(expires_in_us)
+        with self._local.lock:  # nothing is heard between the judgement and what follows from it
+            is_true = (
+                position <= follower.applied.position
+                and follower.trusts(sent_ns)
+                and follower.untouched(slot.key, position, slot.family.name, tags)
+            )
+            if slot.family.local and is_true:
+                kept = self._local.store(
+                    local_entry(
+                        slot,
+                        slot.family.codec.decode(data) if slot.family.codec.shared else data,
+                        data,
+                        tags=tags,
+                        position=position,
+                        stamp=stamp,
+                        sent_ns=sent_ns,
+                        left_us=left_us,
+                        early_us=slot.family.early_us(0, self._storable.chance()) if left_us is not None else 0,
+                    )
+                )
+        if self.host is not None and is_true:
             self.host.offer(
                 slot, data, tags=tags, position=position, stamp=stamp, sent_ns=sent_ns, left_us=left_us, note=note
-            )
-        if slot.family.local and fits:
-            value = slot.family.codec.decode(data) if slot.family.codec.shared else data
-            left_us = note_of(note).left_us(expires_in_us)
-            kept = self._local.store(
-                local_entry(
-                    slot,
-                    value,
-                    data,
-                    tags=tags,
-                    position=position,
-                    stamp=stamp,
-                    sent_ns=sent_ns,
-                    left_us=left_us,
-                    early_us=slot.family.early_us(0, self._storable.chance()) if left_us is not None else 0,
-                )
             )
         if not kept:
             self._drop_keys((slot.key,))

@@ -26,7 +26,7 @@ INDEX_NS: Final = 60_000_000_000
 HOST_INDEX_NS: Final = 600_000_000_000
 """So long where there is a host tier: what it holds from before events that are forgotten cannot be proven."""
 
-IDS_MOST: Final = 50_000
+IDS_MOST: Final = 20_000
 """Positions whose event is known by its id, for the host tier."""
 
 _HOST_AGES_NS: Final = 100_000_000

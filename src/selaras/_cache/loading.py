@@ -404,24 +404,31 @@ class Loading:
     ) -> None:
         """Keep a value in the local tier if it is true there; if not, its being given out is noted (P4)."""
         kept = False
-        untouched = self._followers[slot.partition].untouched(slot.key, position, slot.family.name, tags)
-        if self.host is not None and trusted and untouched:
+        follower = self._followers[slot.partition]
+        with self._local.lock:  # nothing is heard between the judgement and what follows from it
+            # The reply may have waited for those of other partitions since it was heard.
+            is_true = (
+                trusted
+                and follower.trusts(sent_ns)
+                and follower.untouched(slot.key, position, slot.family.name, tags)
+            )
+            if slot.family.local and is_true:
+                kept = self._local.store(
+                    local_entry(
+                        slot,
+                        value,
+                        data,
+                        tags=tags,
+                        position=position,
+                        stamp=stamp,
+                        sent_ns=sent_ns,
+                        left_us=left_us,
+                        early_us=early_us,
+                    )
+                )
+        if self.host is not None and is_true:
             self.host.offer(
                 slot, data, tags=tags, position=position, stamp=stamp, sent_ns=sent_ns, left_us=left_us, note=note
-            )
-        if slot.family.local and trusted and untouched:
-            kept = self._local.store(
-                local_entry(
-                    slot,
-                    value,
-                    data,
-                    tags=tags,
-                    position=position,
-                    stamp=stamp,
-                    sent_ns=sent_ns,
-                    left_us=left_us,
-                    early_us=early_us,
-                )
             )
         if not kept:
             self._local.lift(slot.key, self._instant())
