@@ -408,9 +408,7 @@ class Loading:
         with self._local.lock:  # nothing is heard between the judgement and what follows from it
             # The reply may have waited for those of other partitions since it was heard.
             is_true = (
-                trusted
-                and follower.trusts(sent_ns)
-                and follower.untouched(slot.key, position, slot.family.name, tags)
+                trusted and follower.trusts(sent_ns) and follower.untouched(slot.key, position, slot.family.name, tags)
             )
             if slot.family.local and is_true:
                 kept = self._local.store(
