@@ -215,7 +215,7 @@ async def test_texts_that_are_long_are_not_kept_for_their_keys(app: Selaras) -> 
         await f("x" * 1_000_000 + str(n))
 
     spec = f.family
-    assert not spec._slots
+    assert not spec.remembered
     assert not any(spec.signature._memos.values())
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from random import Random
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
+from selaras._cache import local as local_module
 from selaras._cache.floors import Floors
 from selaras._cache.local import NEVER, LocalEntry, LocalTier, count_read
 
@@ -50,7 +53,7 @@ class Tier:
         )
 
     def hit(self, key: str) -> bool:
-        entry = self.local.entries.get(key)
+        entry = self.local.find(key)
         if entry is None:
             return False
         count_read(entry)
@@ -207,37 +210,129 @@ OPERATIONS = st.lists(
 )
 
 
-@given(OPERATIONS)
-@settings(max_examples=150, deadline=None)
-def test_its_bounds_and_its_books_hold_whatever_happens(operations: list[tuple[str, int, int, int]]) -> None:
-    tier = Tier(entries=10, bytes_most=96)
+@given(OPERATIONS, st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_its_bounds_and_its_books_hold_whatever_happens(
+    operations: list[tuple[str, int, int, int]], many_shelves: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if many_shelves:
+            patch.setattr(local_module, "_SHELF_ENTRIES", 2)
+            patch.setattr(local_module, "_OVERHEAD", 1)
+            patch.setattr(local_module, "NEAR_MOST", 3)
+        tier = Tier(entries=10, bytes_most=96)
+        assert len(tier.local._shelves) == (8 if many_shelves else 1)
+        _work_on(tier, operations)
+
+
+def _work_on(tier: Tier, operations: list[tuple[str, int, int, int]]) -> None:
     local = tier.local
     for position, (what, n, size, expires) in enumerate(operations):
         key = f"{n}"
         match what:
             case "store":
                 kept = tier.store(key, size=size, position=position, expires_ns=expires)
-                assert kept == (key in local.entries)
+                assert kept == (local.find(key) is not None)
             case "hit":
                 tier.hit(key)
             case "void":
                 local.void(key, position)
-                assert key not in local.entries or local.entries[key].position >= position
+                found = local.find(key)
+                assert found is None or found.position >= position
             case "drop":
                 local.drop(key)
-                assert key not in local.entries
+                assert local.find(key) is None
             case "sweep":
                 local.sweep(now_ns=size * 3)
             case _:
                 local.drop_partition(0)
                 assert not local.entries
-        live = local.entries.values()
-        assert len(live) <= 10
+        live = [entry for shelf in local._shelves for entry in shelf.entries.values()]
+        assert len(live) == len(local) == sum(local._counts.values()) <= 10
+        assert all(local.find(entry.key) is entry for entry in live)
+        assert all(any(entry is one for one in live) for entry in local.entries.values())
         assert local.bytes == sum(entry.size for entry in live) <= 96
         assert local._small_entries == sum(not entry.in_main for entry in live)
         assert local._small_bytes == sum(entry.size for entry in live if not entry.in_main)
-        assert local.ghosts <= 2 * (len(live) + 64) + 1
+        assert local.ghosts <= 2 * (10 + 64 * len(local._shelves))
         assert all(entry.alive for entry in live)
+
+
+def filled(entries: int) -> Tier:
+    tier = Tier(entries=entries)
+    for n in range(entries):
+        tier.store(f"{n}", value=b"value")
+        if n % 3 == 0:
+            tier.local.void(f"{n // 2}", 1)
+            tier.store(f"{n // 2}", value=b"value")
+    return tier
+
+
+def test_the_garbage_collector_does_not_look_into_it() -> None:
+    """Of a million entries it would take a third of a second, every now and then."""
+    tier = filled(20_000)
+    gc.collect()
+
+    local = tier.local
+    parts = [local, *local._shelves, local._small, local._main, *local._small._blocks, *local._main._blocks]
+    looked_at = {id(thing): thing for part in parts for thing in gc.get_referents(part) if gc.is_tracked(thing)}
+    tables = [thing for thing in looked_at.values() if isinstance(thing, (dict, list, set, tuple, deque))]
+    assert sum(map(len, tables)) < 20_000 / 50
+    assert not any(isinstance(thing, LocalEntry) and gc.is_tracked(thing) for thing in gc.get_objects())
+
+
+def test_no_newcomer_waits_for_more_than_a_few_others_to_be_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All were read as often as is counted: a pass over them would be three rounds of all."""
+    tier = filled(5_000)
+    for shelf in tier.local._shelves:
+        for entry in shelf.entries.values():
+            for _ in range(3):
+                count_read(entry)
+    looks = 0
+    leave = LocalTier._leave_main
+
+    def counted(self: LocalTier, *, patient: bool) -> None:
+        nonlocal looks
+        looks += 1
+        leave(self, patient=patient)
+
+    monkeypatch.setattr(LocalTier, "_leave_main", counted)
+    for n in range(100):
+        looks = 0
+        tier.store(f"new {n}")
+        assert looks <= 70
+    assert len(tier.local) <= 5_000
+
+
+def test_sweeps_and_drops_take_a_bounded_part_each_and_come_to_an_end() -> None:
+    tier = filled(20_000)
+    tier.local.drop_partition(0)
+    assert len(tier.local) == tier.local.bytes == 0
+    assert not tier.store("old", position=-1) or tier.hit("old")
+
+    left = [sum(map(len, tier.local._gone))]
+    while left[-1]:
+        tier.local.sweep(1)
+        left.append(sum(map(len, tier.local._gone)))
+        assert left[-2] - left[-1] <= 1_024
+    assert left[0] >= 20_000
+
+
+def test_no_table_is_made_larger_than_can_be_copied_in_passing() -> None:
+    tier = Tier(entries=1_000_000)
+
+    assert 1_000_000 / len(tier.local._shelves) <= 4_096
+
+
+def test_a_drop_of_all_leaves_a_floor_under_all() -> None:
+    tier = filled(100)
+    tier.local.drop_partition(0)
+    now = next(tier.numbers)
+    tier.store("5")
+
+    entry = tier.local.find("5")
+    assert entry is not None
+    assert now - 1 <= entry.floor_ns <= now
 
 
 def test_places_of_what_is_gone_are_bounded() -> None:

@@ -100,7 +100,9 @@ def older_replaces_newer(patch: Patch) -> None:
     store = LocalTier.store
 
     def mutant(self: LocalTier, entry: LocalEntry) -> bool:
-        self.entries.pop(entry.key, None)
+        held = self.find(entry.key)
+        if held is not None:
+            held.position = held.stamp = -1
         return store(self, entry)
 
     patch.setattr(LocalTier, "store", mutant)

@@ -301,6 +301,7 @@ class Selaras:
         process = self._program.process()
         process.users -= 1
         await process.close()
+        self._program.registry.forget_places()
 
     @asynccontextmanager
     async def lifespan(self, _application: object = None) -> AsyncGenerator[None]:
@@ -311,6 +312,7 @@ class Selaras:
     async def close(self) -> None:
         """Close what the running loop has opened: resources, leases, the store. It opens again at the next need."""
         await self._program.processes.close_here()
+        self._program.registry.forget_places()
 
     def process(self) -> Process:
         """Return what the running loop has open, or will at first need."""

@@ -18,8 +18,10 @@ from selaras._core.positions import Scope
 from selaras._core.routing import partition_of
 from selaras._core.signature import Arguments, Layout, Signature, is_atomic
 
-_SLOTS_MOST = 50_000
-"""Places remembered by raw arguments; more are worked out again."""
+_SLOTS_MOST = 25_000
+"""Places remembered by raw arguments, in each of two generations; more are worked out again. By one number or text that
+is nothing the garbage collector looks at; by others, it is an eighth.
+"""
 
 _PLACES_MOST = 20_000
 """The same of a task, by those of its arguments that name them."""
@@ -51,24 +53,42 @@ class FamilySpec:
         self._of_self = of_self
         self.family: Family
         self.tag_names: frozenset[str] | None = frozenset()
-        self._slots: dict[Any, Slot] = {}
+        self._one = _Memo(_SLOTS_MOST)  # by the only argument, an int or a text
+        self._many = _Memo(_SLOTS_MOST // 8)  # by arguments of any plain types
         self._partitions = 0
+
+    def forget(self) -> None:
+        """Forget the places remembered: they hold what the garbage collector does not see."""
+        self._one, self._many = _Memo(self._one.most), _Memo(self._many.most)
+
+    @property
+    def remembered(self) -> int:
+        """How many places are remembered."""
+        return len(self._one) + len(self._many)
 
     def slot(self, args: tuple[Any, ...], kwargs: dict[str, Any], partitions: int) -> Slot:
         """Return the place of a call's value; every spelling of a call is one place."""
         if partitions != self._partitions:
-            self._slots, self._partitions = {}, partitions
+            self.forget()
+            self._partitions = partitions
         known: Any = None
+        memo = self._one
         if not kwargs:
-            # 1, True and 1.0 are equal and may be different places, so their types belong to what is remembered;
-            # of what has parts, such as (1,) and (True,), nothing is.
-            known = (*args, *map(type, args))
+            if len(args) == 1 and (args[0].__class__ is int or args[0].__class__ is str):
+                known = args[0]
+            else:
+                # 1, True and 1.0 are equal and may be different places, so their types belong to what is remembered;
+                # of what has parts, such as (1,) and (True,), nothing is.
+                known = (*args, *map(type, args))
+                memo = self._many
             try:
-                slot = self._slots.get(known)
+                slot = memo.young.get(known)
             except TypeError:
                 known = slot = None
             if slot is not None:
                 return slot
+            if known is not None and (slot := memo.old.pop(known, None)) is not None:
+                return memo.keep(known, slot)
         arguments = self.signature.bind(args, kwargs)
         parts = self.signature.key_parts(arguments)
         if self._of_self is not None:
@@ -76,9 +96,34 @@ class FamilySpec:
         key = key_text(self.name, parts)
         slot = Slot(self.family, key, partition_of(key, partitions), arguments)
         if known is not None and is_atomic(args) and not is_shortened(parts):
-            if len(self._slots) >= _SLOTS_MOST:
-                self._slots.clear()
-            self._slots[known] = slot
+            memo.keep(known, slot)
+        return slot
+
+
+class _Memo:
+    """Places by what names them, of late: two generations, and one that is freed step by step, since all at once would take
+    long.
+    """
+
+    __slots__ = ("_gone", "most", "old", "young")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.young: dict[Any, Slot] = {}
+        self.old: dict[Any, Slot] = {}
+        self._gone: dict[Any, Slot] = {}
+
+    def __len__(self) -> int:
+        return len(self.young) + len(self.old) + len(self._gone)
+
+    def keep(self, known: Any, slot: Slot) -> Slot:
+        """Remember a place."""
+        young = self.young
+        young[known] = slot
+        if self._gone:
+            self._gone.popitem()
+        if len(young) >= self.most:
+            self._gone, self.old, self.young = self.old, young, {}
         return slot
 
 
@@ -203,6 +248,10 @@ class TaskSpec:
         self._partitions = 0
         self._result: Codec | None = None
         self._rest: Signature | None = None
+
+    def forget(self) -> None:
+        """Forget the places remembered; see `FamilySpec.forget`."""
+        self._places = {}
 
     def places(self, arguments: Arguments, partitions: int) -> Places:
         """Return the places that a call's arguments name; jobs of the same ones share them."""

@@ -38,6 +38,13 @@ class Registry:
             self.complete()
         return self.tasks.get(name)
 
+    def forget_places(self) -> None:
+        """Forget which places arguments named: of an app that is over nothing may stay."""
+        for family in self.families.values():
+            family.forget()
+        for task in self.tasks.values():
+            task.forget()
+
     def may_bear(self, tag: str) -> bool:
         """Say whether values of this program's families can bear a tag of this name; True, too, if it has none."""
         names = [family.tag_names for family in self.families.values()]

@@ -230,7 +230,7 @@ class Cache:
         """A log is said to have reached `position` (-1: not known): hear its news soon, so that what they void leaves
         the local tier. On a running loop.
         """
-        if not self._entries or 0 <= position <= self._followers[partition].applied.position:
+        if not len(self._local) or 0 <= position <= self._followers[partition].applied.position:
             return
         waiting = self._hints.get(partition)
         if waiting is None:
@@ -371,7 +371,9 @@ class Cache:
         confirmed, applied = follower.confirmed_ns, follower.applied.position
         entry = self._entries.get(slot.key)
         if entry is None:
-            return MISSING
+            if self._local.find(slot.key) is None:
+                return MISSING
+            return self._hit_carefully(slot, fresh, session)
         if since < entry.floor_ns:
             since = entry.floor_ns
         if since < self._floors.everywhere_ns:
@@ -391,6 +393,8 @@ class Cache:
         if entry.reads < READS_COUNTED:
             entry.reads += 1
         value = entry.value
+        if value is None and not entry.alive:
+            return MISSING
         counts = family.counts
         hits = counts.local + 1
         counts.local = hits
@@ -407,7 +411,7 @@ class Cache:
             return MISSING
         need = self._need(slot.family, fresh, session)
         entry = self._proven(slot, need)
-        if entry is None and slot.key in self._entries and self._look_at_tail(slot.partition):
+        if entry is None and self._local.find(slot.key) is not None and self._look_at_tail(slot.partition):
             entry = self._proven(slot, need)
         if entry is None:
             return MISSING
@@ -603,8 +607,8 @@ class Cache:
         stored, since an attempt of this process writes the key.
         """
         entries, written = self._entries, self._written
-        for slot in slots:  # noqa: SIM110 - asked for each job that reads, where a generator costs more than the answer
-            if slot.key not in entries and slot.key not in written:
+        for slot in slots:
+            if slot.key not in entries and slot.key not in written and self._local.find(slot.key) is None:
                 return False
         return True
 
@@ -737,7 +741,7 @@ class Cache:
         """Return the local entry if it may be served to this reader."""
         follower = self._followers[slot.partition]
         confirmed, applied = follower.confirmed_ns, follower.applied.position
-        entry = self._entries.get(slot.key)
+        entry = self._local.find(slot.key)
         if entry is None:
             return None
         if entry.expires_ns <= self._now_ns():
@@ -760,14 +764,14 @@ class Cache:
     async def _prove(self, slot: Slot, need: Need) -> LocalEntry | None:
         """Return the local entry if it may be served, after a look at the log's end if that is what it takes."""
         entry = self._proven(slot, need)
-        held = self._entries.get(slot.key)
+        held = self._local.find(slot.key)
         if entry is not None or held is None:
             return entry
         if not self._look_at_tail(slot.partition):
             since = max(need.join_ns, held.floor_ns, self._floors.everywhere_ns)
             await self._catch_up(slot.partition, since)
         entry = self._proven(slot, need)
-        if entry is None and slot.key in self._entries:
+        if entry is None and self._local.find(slot.key) is not None:
             # It stays, unproven. It may have been given out until now: what is joined instead must be newer (P4).
             slot.family.counts.rejected += 1
             self._local.lift(slot.key, self.instant())
@@ -800,6 +804,8 @@ class Cache:
         count_read(entry)
         slot.family.counts.local += 1
         value = entry.value
+        if value is None and not entry.alive:
+            return MISSING
         if slot.family.counts.local >= slot.family.audit_at:
             applied = self._followers[slot.partition].applied.position
             self._auditor.hit(slot, value, entry.position, applied, entry.tags)
@@ -839,7 +845,7 @@ class Cache:
         )
 
     def _join_floor(self, key: str) -> int:
-        entry = self._entries.get(key)
+        entry = self._local.find(key)
         return max(self._joins_ns, self._floors.of(key), entry.floor_ns if entry is not None else 0)
 
     def _check_not_its_own(self, slot: Slot, session: Session | None) -> None:
@@ -926,7 +932,7 @@ class Cache:
         """Say, line by line, what stands in this place and what a read would do now."""
         follower = self._followers[slot.partition]
         need = self._need(slot.family, None, session_here())
-        entry = self._entries.get(slot.key)
+        entry = self._local.find(slot.key)
         lines = [
             f"key        {slot.key} in partition {slot.partition}, its log applied up to {follower.applied.position}"
         ]

@@ -165,8 +165,8 @@ class Family:
         return early_us(load_us or self.load_us, self.beta, chance) if self.beta else 0
 
 
-class Slot(Struct, frozen=True):
-    """The place of one value: what a public key handle wraps.
+class Slot(Struct, frozen=True, gc=False):
+    """The place of one value: what a public key handle wraps. There may be many: the garbage collector does not see them.
 
     Attributes:
         key: the whole text, family included. `partition`: of that text.

@@ -35,6 +35,11 @@ class Floors:
         if len(self._floors) > self._most:
             self._make_room(now_ns)
 
+    def lift_all(self, now_ns: int) -> None:
+        """Whatever was given out until now: nothing older than that is, of any key."""
+        self._floors.clear()
+        self.everywhere_ns = max(self.everywhere_ns, now_ns)
+
     def take(self, key: str) -> int:
         """Remove and return the floor of a key that moves into the local tier."""
         return max(self._floors.pop(key, 0), self.everywhere_ns)

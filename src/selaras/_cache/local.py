@@ -14,6 +14,8 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any, Final
 
+from msgspec import Struct
+
 from selaras._cache.floors import Floors
 
 NEVER: Final = 1 << 62
@@ -27,11 +29,20 @@ _OBJECT_FACTOR = 3  # an object takes about so many times the bytes of its encod
 _LARGEST_SHARE = 8  # a value larger than this share of the room is not kept at all
 _GHOSTS_LEAST = 64
 _SWEPT_AT_ONCE = 128
+_COMPACTED_AT_ONCE = 8
 _COMPACT_FROM = 256
+_KEPT_AT_ONCE = 64  # places that eviction passes over, since they were read, for one newcomer
+_BLOCK = 1_024
+_SHELF_ENTRIES = 2_048
+_SHELVES_MOST = 4_095
+
+NEAR_MOST: Final = 100_000
+"""Entries that are found at the first look: a table of so many is made larger in 3 ms."""
 
 
-class LocalEntry:
-    """One value. `value` is the object itself where it may be shared, else its bytes.
+class LocalEntry(Struct, gc=False, eq=False):
+    """One value. `value` is the object itself where it may be shared, else its bytes. The garbage collector does not look
+    at entries: of a million of them a look would take a third of a second, and nothing they hold leads back to them.
 
     Attributes:
         position, stamp: order it among the values of its key (P4).
@@ -42,56 +53,51 @@ class LocalEntry:
         vetted: the position up to which tag and family events are known not to touch it.
     """
 
-    __slots__ = (
-        "alive",
-        "early_ns",
-        "expires_ns",
-        "family",
-        "floor_ns",
-        "in_main",
-        "key",
-        "partition",
-        "position",
-        "reads",
-        "sent_ns",
-        "size",
-        "stamp",
-        "tags",
-        "value",
-        "vetted",
-    )
+    key: str
+    value: Any
+    partition: int
+    family: str
+    tags: tuple[str, ...]
+    position: int
+    stamp: int
+    sent_ns: int
+    expires_ns: int
+    size: int
+    early_ns: int = NEVER
+    floor_ns: int = 0
+    vetted: int = 0
+    reads: int = 0
+    in_main: bool = False
+    alive: bool = True
 
-    def __init__(
-        self,
-        key: str,
-        value: Any,
-        *,
-        partition: int,
-        family: str,
-        tags: tuple[str, ...],
-        position: int,
-        stamp: int,
-        sent_ns: int,
-        expires_ns: int,
-        size: int,
-        early_ns: int = NEVER,
-    ) -> None:
-        self.key = key
-        self.value = value
-        self.partition = partition
-        self.family = family
-        self.tags = tags
-        self.position = position
-        self.stamp = stamp
-        self.sent_ns = sent_ns
-        self.expires_ns = expires_ns
-        self.early_ns = min(early_ns, expires_ns)
-        self.size = size
-        self.vetted = position
-        self.floor_ns = 0
-        self.reads = 0
-        self.in_main = False
-        self.alive = True
+    def __post_init__(self) -> None:
+        self.vetted = self.position
+        if self.early_ns > self.expires_ns:
+            self.early_ns = self.expires_ns
+
+
+class _Shelf:
+    """A part of the tier, by the hash of the key. `young`, `old`: keys remembered without their values, in two
+    generations; dicts, since the garbage collector looks into sets whatever they hold.
+    """
+
+    __slots__ = ("entries", "old", "young")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, LocalEntry] = {}
+        self.young: dict[str, None] = {}
+        self.old: dict[str, None] = {}
+
+    def remember(self, key: str) -> None:
+        """Keep a key without its value: as many as there are entries, and some, in each generation at most."""
+        self.young[key] = None
+        if len(self.young) >= len(self.entries) + _GHOSTS_LEAST:
+            self.old, self.young = self.young, {}
+
+    def trim(self) -> None:
+        """Forget keys that are many for the entries left by now."""
+        while len(self.young) + len(self.old) > 2 * (len(self.entries) + _GHOSTS_LEAST):
+            self.old, self.young = self.young, {}
 
 
 def size_of(key: str, data: bytes, *, shared: bool) -> int:
@@ -99,8 +105,41 @@ def size_of(key: str, data: bytes, *, shared: bool) -> int:
     return _OVERHEAD + len(key) + len(data) * (_OBJECT_FACTOR if shared else 1)
 
 
+class _Queue:
+    """First in, first out. In tables of numbers, since those that hold nothing the garbage collector must see are not
+    looked into: of a deque of a million entries it would look at each.
+    """
+
+    __slots__ = ("_blocks", "_first", "_next")
+
+    def __init__(self) -> None:
+        self._blocks: deque[dict[int, LocalEntry]] = deque()
+        self._first = self._next = 0
+
+    def __len__(self) -> int:
+        return self._next - self._first
+
+    def append(self, entry: LocalEntry) -> None:
+        if not self._next % _BLOCK:
+            self._blocks.append({})
+        self._blocks[-1][self._next] = entry
+        self._next += 1
+
+    def popleft(self) -> LocalEntry:
+        block = self._blocks[0]
+        entry = block.pop(self._first)
+        self._first += 1
+        if not self._first % _BLOCK:
+            self._blocks.popleft()
+        return entry
+
+
 class LocalTier:
-    """Entries by key. `entries` may be read by any thread without the lock; all else takes it."""
+    """Entries by key, on many shelves, so that no table is so large that it takes long to make it larger.
+
+    `entries` are those that were looked for lately, up to `NEAR_MOST`: it may be read by any thread without the lock. Whoever
+    finds nothing there asks `find`. All but that takes the lock, and a bounded number of steps.
+    """
 
     def __init__(self, *, bytes_most: int, entries_most: int, floors: Floors, instant: Callable[[], int]) -> None:
         self.lock = RLock()
@@ -112,32 +151,56 @@ class LocalTier:
         self._bytes_most = bytes_most
         self._entries_most = entries_most
         self._instant = instant
-        self._small: deque[LocalEntry] = deque()
-        self._main: deque[LocalEntry] = deque()
+        self._shelves = [_Shelf() for _ in range(_shelves_for(min(entries_most, bytes_most // _OVERHEAD)))]
+        self._mask = len(self._shelves) - 1
+        self._count = 0
+        self._counts: dict[int, int] = {}  # the same by partition
+        self._small: _Queue = _Queue()
+        self._main: _Queue = _Queue()
         self._small_bytes = 0
         self._small_entries = 0
-        self._ghosts: dict[str, None] = {}
         self._to_sweep: list[str] = []
+        self._swept = 0  # shelves, so far
+        self._gone: list[dict[str, LocalEntry] | _Queue] = []  # what was dropped at once, to be freed in steps
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return self._count
 
     @property
     def ghosts(self) -> int:
         """Keys remembered without their values."""
-        return len(self._ghosts)
+        return sum(len(shelf.young) + len(shelf.old) for shelf in self._shelves)
 
     @property
     def queued(self) -> int:
         """Places in both queues, those of entries that are gone among them."""
         return len(self._small) + len(self._main)
 
+    def find(self, key: str) -> LocalEntry | None:
+        """Return the entry of a key, wherever it stands; the next look finds it in `entries`."""
+        entry = self.entries.get(key)
+        if entry is None and self._count > len(self.entries):
+            with self.lock:
+                entry = self._shelf(key).entries.get(key)
+                if entry is not None:
+                    self._bring_near(entry)
+        return entry
+
+    def _bring_near(self, entry: LocalEntry) -> None:
+        if len(self.entries) >= NEAR_MOST:
+            self.entries.clear()
+        self.entries[entry.key] = entry
+
+    def _shelf(self, key: str) -> _Shelf:
+        return self._shelves[hash(key) & self._mask]
+
     # -- in
 
     def store(self, entry: LocalEntry) -> bool:
         """Keep a value, unless a newer one stands there. Returns whether the tier now holds it or a newer one."""
         with self.lock:
-            held = self.entries.get(entry.key)
+            shelf = self._shelf(entry.key)
+            held = shelf.entries.get(entry.key)
             if held is not None:
                 if (held.position, held.stamp) <= (entry.position, entry.stamp):
                     self._renew(held, entry)
@@ -146,7 +209,7 @@ class LocalTier:
             if entry.size > self._bytes_most // _LARGEST_SHARE or not self._entries_most:
                 return False
             entry.floor_ns = self.floors.take(entry.key)
-            self._admit(entry)
+            self._admit(entry, shelf)
             self._make_room()
             return entry.alive
 
@@ -166,47 +229,68 @@ class LocalTier:
             self._small_bytes += new.size - held.size
         held.size = new.size
 
-    def _admit(self, entry: LocalEntry) -> None:
-        entry.in_main = entry.key in self._ghosts
+    def _admit(self, entry: LocalEntry, shelf: _Shelf) -> None:
+        entry.in_main = entry.key in shelf.young or entry.key in shelf.old
         if entry.in_main:
-            del self._ghosts[entry.key]
+            shelf.young.pop(entry.key, None)
+            shelf.old.pop(entry.key, None)
             self._main.append(entry)
         else:
             self._small.append(entry)
             self._small_bytes += entry.size
             self._small_entries += 1
-        self.entries[entry.key] = entry
+        shelf.entries[entry.key] = entry
+        self._bring_near(entry)
         self.bytes += entry.size
+        self._count += 1
+        self._counts[entry.partition] = self._counts.get(entry.partition, 0) + 1
 
     # -- out
 
     def void(self, key: str, position: int) -> None:
         """An event at `position` speaks against what was true before it."""
-        entry = self.entries.get(key)
-        if entry is not None and entry.position < position:
-            with self.lock:
-                if entry.alive and entry.position < position:
-                    self._drop(entry)
+        with self.lock:
+            entry = self._shelf(key).entries.get(key)
+            if entry is not None and entry.position < position:
+                self._drop(entry)
 
     def drop(self, key: str) -> None:
         """Whatever stands there must not be served any more."""
         with self.lock:
-            entry = self.entries.get(key)
+            entry = self._shelf(key).entries.get(key)
             if entry is not None:
                 self._drop(entry)
 
     def drop_partition(self, partition: int) -> None:
         """Drop all that belongs to a partition: its log was not followed to its end."""
         with self.lock:
-            for entry in [entry for entry in self.entries.values() if entry.partition == partition]:
-                self._drop(entry)
+            if self._counts.get(partition, 0) == self._count:
+                self._drop_all()
+                return
+            for shelf in self._shelves:
+                for entry in [entry for entry in shelf.entries.values() if entry.partition == partition]:
+                    self._drop(entry)
+
+    def _drop_all(self) -> None:
+        """Drop all, at once whatever their number: what they take is freed by and by."""
+        if not self._count:
+            return
+        self.floors.lift_all(self._instant())
+        for shelf in self._shelves:
+            self._gone.append(shelf.entries)
+            shelf.entries = {}
+        self._gone += [self._small, self._main]
+        self._small, self._main = _Queue(), _Queue()
+        self.entries.clear()
+        self.bytes = self._count = self._small_bytes = self._small_entries = 0
+        self._counts.clear()
 
     def lift(self, key: str, now_ns: int, *, answered: bool = True) -> None:
         """An answer for `key` was given out that did not come from this tier (P4). `answered` False: an old one."""
         with self.lock:
             if answered:
                 self.answers.lift(key, now_ns)
-            entry = self.entries.get(key)
+            entry = self._shelf(key).entries.get(key)
             if entry is None:
                 self.floors.lift(key, now_ns)
             elif entry.floor_ns < now_ns:
@@ -217,57 +301,88 @@ class LocalTier:
         with self.lock:
             self.floors.prune(now_ns)
             self.answers.prune(now_ns)
-            if not self._to_sweep:
-                self._to_sweep = list(self.entries)
-            for _ in range(min(_SWEPT_AT_ONCE, len(self._to_sweep))):
-                entry = self.entries.get(self._to_sweep.pop())
+            for _ in range(_SWEPT_AT_ONCE):
+                if not self._to_sweep:
+                    self._swept = (self._swept + 1) & self._mask
+                    shelf = self._shelves[self._swept]
+                    shelf.trim()
+                    self._to_sweep = list(shelf.entries)
+                    if not self._to_sweep:
+                        break
+                key = self._to_sweep.pop()
+                entry = self._shelf(key).entries.get(key)
                 if entry is not None and entry.expires_ns <= now_ns:
                     self._drop(entry)
-            self._trim_ghosts()
-            self._compact()
+            self._compact(_SWEPT_AT_ONCE)
+            self._free()
+
+    def _free(self) -> None:
+        """Free a part of what was dropped at once."""
+        for _ in range(_SWEPT_AT_ONCE * 8):
+            if not self._gone:
+                return
+            heap = self._gone[-1]
+            if heap:
+                entry = heap.popitem()[1] if isinstance(heap, dict) else heap.popleft()
+                entry.alive = False
+                entry.value = None
+            else:
+                self._gone.pop()
 
     def _drop(self, entry: LocalEntry) -> None:
         """Remove an entry. It may have been given out until now, so now is its key's floor."""
         self._remove(entry)
         self.floors.lift(entry.key, self._instant())
         if entry.reads:  # a key in use that is written often would else start anew each time
-            self._remember(entry.key)
-        self._compact()
+            self._shelf(entry.key).remember(entry.key)
+        self._compact(_COMPACTED_AT_ONCE)
 
     def _remove(self, entry: LocalEntry) -> None:
-        del self.entries[entry.key]
-        entry.alive = False
+        del self._shelf(entry.key).entries[entry.key]
+        self.entries.pop(entry.key, None)
+        self._count -= 1
+        self._counts[entry.partition] -= 1
+        entry.alive = False  # first: a reader without the lock that finds no value looks whether this is why
         entry.value = None
         self.bytes -= entry.size
         if not entry.in_main:
             self._small_bytes -= entry.size
             self._small_entries -= 1
 
-    def _compact(self) -> None:
-        """Take the places of entries that are gone out of the queues, once they are the most."""
-        if self.queued < _COMPACT_FROM or self.queued < 2 * len(self.entries):
-            return
-        self._small = deque(entry for entry in self._small if entry.alive and not entry.in_main)
-        self._main = deque(entry for entry in self._main if entry.alive)
+    def _compact(self, steps: int) -> None:
+        """Take some places of entries that are gone out of the queues, while those are the most. What stays goes to the end:
+        so after a round, all stand in their order again.
+        """
+        for _ in range(steps):
+            if self.queued < _COMPACT_FROM or self.queued < 2 * self._count:
+                return
+            queue = self._small if len(self._small) - self._small_entries > self.queued // 4 else self._main
+            entry = queue.popleft()
+            if entry.alive:
+                queue.append(entry)
 
     # -- eviction
 
     def _make_room(self) -> None:
-        while self.bytes > self._bytes_most or len(self.entries) > self._entries_most:
+        steps = 0
+        while self.bytes > self._bytes_most or self._count > self._entries_most:
+            steps += 1
             small_is_full = (
                 self._small_bytes * _SMALL_SHARE > self._bytes_most
                 or self._small_entries * _SMALL_SHARE > self._entries_most
             )
-            if self._small_entries and (small_is_full or self._small_entries == len(self.entries)):
-                self._leave_small()
+            # Where all that is looked at was read, somebody has to leave all the same.
+            patient = steps < _KEPT_AT_ONCE
+            if self._small_entries and (small_is_full or self._small_entries == self._count):
+                self._leave_small(patient=patient)
             else:
-                self._leave_main()
+                self._leave_main(patient=patient)
 
-    def _leave_small(self) -> None:
+    def _leave_small(self, *, patient: bool) -> None:
         entry = self._small.popleft()
         if not entry.alive:
             return
-        if entry.reads >= _READS_TO_STAY:
+        if entry.reads >= _READS_TO_STAY and patient:
             self._small_bytes -= entry.size
             self._small_entries -= 1
             entry.in_main, entry.reads = True, 0
@@ -275,33 +390,23 @@ class LocalTier:
             return
         self._remove(entry)
         self.floors.lift(entry.key, self._instant())
-        self._remember(entry.key)
+        self._shelf(entry.key).remember(entry.key)
 
-    def _leave_main(self) -> None:
+    def _leave_main(self, *, patient: bool) -> None:
         entry = self._main.popleft()
         if not entry.alive:
             return
-        if entry.reads:
+        if entry.reads and patient:
             entry.reads -= 1
             self._main.append(entry)
             return
         self._remove(entry)
         self.floors.lift(entry.key, self._instant())
 
-    def _remember(self, key: str) -> None:
-        self._ghosts.pop(key, None)
-        self._ghosts[key] = None
-        if len(self._ghosts) > 2 * self._ghosts_most():
-            self._trim_ghosts()
 
-    def _trim_ghosts(self) -> None:
-        extra = len(self._ghosts) - self._ghosts_most()
-        if extra > 0:
-            for key in list(self._ghosts)[:extra]:
-                del self._ghosts[key]
-
-    def _ghosts_most(self) -> int:
-        return len(self.entries) + _GHOSTS_LEAST
+def _shelves_for(entries: int) -> int:
+    """Return how many shelves so many entries need: a power of two."""
+    return 1 << max(0, min(entries // _SHELF_ENTRIES, _SHELVES_MOST)).bit_length()
 
 
 def count_read(entry: LocalEntry) -> None:

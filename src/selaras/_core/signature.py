@@ -74,7 +74,7 @@ class Layout(Struct, frozen=True):
     extra: int = -1
 
 
-class Arguments(Struct, frozen=True):
+class Arguments(Struct, frozen=True, gc=False):
     """A call's arguments in canonical form: one value a parameter, defaults applied, coerced."""
 
     values: tuple[Any, ...]
