@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import time
@@ -185,6 +186,21 @@ async def test_without_one_nothing_is_different(tmp_path: Path) -> None:
     async with Selaras(f"sqlite:///{tmp_path}/selaras.db") as app:
         assert app.process().cache.host is None
         assert "host" not in app.process().cache.stats()
+
+
+def test_no_read_is_stale_while_it_is_hurt() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.races", "--seconds", "8", "--host-tier"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    *_, hurt, last = run.stdout.splitlines()
+    assert re.search(r"memcached of 1 MiB: .*; [1-9][\d,]* reads answered from it", hurt), run.stdout + run.stderr
+    assert "stale 0," in last
 
 
 # -- what people are shown
