@@ -72,6 +72,19 @@ def test_the_first_program_says_that_no_worker_is_there(folder: Path) -> None:
     assert "selaras worker first:app" in said
 
 
+def test_a_script_that_only_caches_is_right_after_its_write_and_shares_what_it_loaded(folder: Path) -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "prices.py"], cwd=folder, check=True, capture_output=True, text=True, timeout=30
+        ).stdout.splitlines()
+        for _ in range(2)
+    ]
+
+    old, new = "{'kettle': 10.0, 'teapot': 20.0}", "{'kettle': 12.0, 'teapot': 20.0}"
+    assert said[0] == ["(reads prices.csv)", old, "(reads prices.csv)", new]
+    assert said[1] == [new, "(reads prices.csv)", new]
+
+
 def test_the_face_and_its_test_run(folder: Path) -> None:
     (folder / "test_all.py").write_text(
         "import asyncio\nimport stock\nfrom selaras.testing import harness\n\n\n"
