@@ -120,6 +120,40 @@ def test_key_events_are_forgotten_by_age() -> None:
     assert follower.untouched("anything", 99, "f", ())
 
 
+def test_beside_a_host_tier_events_are_remembered_for_longer_and_known_by_their_ids() -> None:
+    follower, _ = follow()
+    follower.judge_others()
+    follower.heard(News(Cursor(1, 11), reset=True), 1)
+    events = (Event(2, Scope.KEY, "a"), Event(4, Scope.KEY, "b"))  # of the name at 3, a later one is told
+    follower.heard(News(Cursor(4, 44), events, ids=(22, 44)), 2)
+
+    follower.sweep(follower_module.INDEX_NS + 10**9)
+
+    assert [follower.id_at(position) for position in range(6)] == [0, 11, 22, 0, 44, 0]
+    assert follower.untouched("c", 1, "f", ())
+    assert not follower.untouched("b", 1, "f", ())
+    follower.sweep(follower_module.HOST_INDEX_NS + 10**9)
+    assert not follower.untouched("c", 1, "f", ())
+
+    follower.heard(News(Cursor(2, 99), reset=True, epoch=1), 10**12)
+    assert [follower.id_at(position) for position in range(6)] == [0, 0, 99, 0, 0, 0]
+
+
+def test_the_ids_that_are_remembered_are_bounded() -> None:
+    follower, _ = follow()
+    follower.judge_others()
+    follower.heard(News(Cursor(1, 1), reset=True), 1)
+    for position in range(2, 2 * follower_module.IDS_MOST):
+        follower.heard(
+            News(Cursor(position, position), (Event(position, Scope.KEY, "hot"),), ids=(position,)), position
+        )
+
+    assert follower.id_at(2) == 0
+    assert follower.id_at(2 * follower_module.IDS_MOST - 1) == 2 * follower_module.IDS_MOST - 1
+    assert follower._ids is not None
+    assert len(follower._ids) <= follower_module.IDS_MOST
+
+
 @given(st.integers(0, 2**32), st.lists(st.sampled_from("wtfrdkl"), max_size=80))
 @settings(max_examples=200, deadline=None)
 def test_whatever_order_replies_come_in_no_entry_outlives_its_event(seed: int, steps: list[str]) -> None:

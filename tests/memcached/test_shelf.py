@@ -202,11 +202,26 @@ async def test_each_loop_has_a_connection_of_its_own(memcached: MemcachedServer)
     async with shelf_on(memcached.url) as shelf:
         await ask(shelf, b"a")
         shelf.put(b"a", b"x", 60)
+        await ask(shelf, b"a")  # it has arrived
 
         there = await asyncio.to_thread(lambda: asyncio.run(data_at(shelf, b"a")))
 
         assert there == b"x"
         assert await data_at(shelf, b"a") == b"x"
+
+
+async def test_a_loop_that_ends_takes_its_connection_along(memcached: MemcachedServer) -> None:
+    async with shelf_on(memcached.url) as shelf:
+        await ask(shelf, b"a")
+        here = int(memcached.stats()["curr_connections"])
+
+        for _ in range(3):
+            await asyncio.to_thread(lambda: asyncio.run(data_at(shelf, b"a")))
+
+        async with asyncio.timeout(10):
+            while int((await asyncio.to_thread(memcached.stats))["curr_connections"]) != here:
+                await asyncio.sleep(0.01)
+        assert await data_at(shelf, b"a") is None
 
 
 async def test_a_forked_child_does_not_speak_over_its_parents_connection(memcached: MemcachedServer) -> None:

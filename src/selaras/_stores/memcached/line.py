@@ -23,6 +23,7 @@ from selaras._contracts.shelf import Found, ShelfDown, Told
 
 _GRACE_S: Final = 0.001
 _END: Final = b"\r\n"
+_DIGITS_MOST: Final = 20
 
 
 class Garbled(Exception):
@@ -97,7 +98,7 @@ class Classic:
 
 
 def _number(word: bytes) -> int:
-    if not word.isdigit():
+    if not word.isdigit() or len(word) > _DIGITS_MOST:
         raise Garbled(word)
     return int(word)
 

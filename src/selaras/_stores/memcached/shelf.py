@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from asyncio import AbstractEventLoop, Task, TimerHandle
-from collections.abc import Callable
+from asyncio import AbstractEventLoop, Future, Task, TimerHandle
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from selaras._contracts.shelf import ShelfDown, Told
@@ -25,6 +25,36 @@ class _Loop:
         self.dialling: Task[None] | None = None
         self.waiting: list[tuple[bytes, Told]] = []
         self.timer: TimerHandle | None = None
+        self._last: AsyncGenerator[None] | None = None
+
+    def end_with_loop(self) -> None:
+        """Let `asyncio.run` and its like close the connection of a loop that nobody closed the shelf on.
+
+        They end asynchronous generators, last of all; this one waits for that.
+        """
+
+        async def last() -> AsyncGenerator[None]:
+            try:
+                yield
+            finally:
+                self.cut()
+                gone: Future[None] = self.loop.create_future()
+                self.loop.call_soon(gone.set_result, None)  # what is closed is gone in the next turn of the loop
+                await gone
+
+        self._last = last()
+        try:
+            anext(self._last).__await__().__next__()
+        except StopIteration:  # it has come to its yield
+            pass
+
+    def cut(self) -> None:
+        """End the connection, now."""
+        if self.dialling is not None:
+            self.dialling.cancel()
+        self.give_up_waiting("it is closed")
+        if self.line is not None:
+            self.line.abort("it is closed")
 
     def give_up_waiting(self, reason: str) -> None:
         """Whoever waits for the connection does without it."""
@@ -79,6 +109,7 @@ class MemcachedShelf:
                 if other.loop.is_closed():
                     self._loops.pop(place, None)
             here = self._loops[id(loop)] = _Loop(loop)
+            here.end_with_loop()
         return here
 
     async def _dial(self, here: _Loop) -> None:
@@ -110,20 +141,16 @@ class MemcachedShelf:
             if here.loop is running:
                 await self._close(here)
             elif not here.loop.is_closed():
-                here.loop.call_soon_threadsafe(self._cut, here)
+                try:
+                    here.loop.call_soon_threadsafe(here.cut)
+                except RuntimeError:  # it was closed meanwhile
+                    pass
 
     async def _close(self, here: _Loop) -> None:
         dialling = here.dialling
-        self._cut(here)
+        here.cut()
         if dialling is not None:
             await asyncio.wait([dialling])
-
-    def _cut(self, here: _Loop) -> None:
-        if here.dialling is not None:
-            here.dialling.cancel()
-        here.give_up_waiting("it is closed")
-        if here.line is not None:
-            here.line.abort("it is closed")
 
 
 async def dial(where: Address, *, patience_s: float, lost: Callable[[Line], None]) -> Line:
