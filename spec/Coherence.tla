@@ -167,9 +167,9 @@ Keep(state, value, at, sent, epoch) ==
     THEN [state EXCEPT !.l1 = [value |-> value, at |-> at, sent |-> sent]]
     ELSE state
 
-\* An answer is given out: later readers here may not be told of an older one (P4).
+\* An answer is given out: later readers here may not be told of an older one (P4). Promised of what is covered.
 Answered(state, value, since) ==
-    [state EXCEPT !.served = Max(state.served, value),
+    [state EXCEPT !.served = IF value > covered THEN @ ELSE Max(@, value),
                   !.raised = IF Without("an answer raises nothing") THEN state.raised ELSE Max(state.raised, since)]
 
 Judge(r, value) ==
@@ -184,8 +184,9 @@ Send(reply) == net' = net \cup {reply}
 
 Hold(j, f) == jobs[j].state = "running" /\ jobs[j].fence = f
 
-\* The store knows of the attempt, and its job has not ended.
-Open(j, f) == jobs[j].state \in {"ready", "running"} /\ jobs[j].fence >= f
+\* The store knows of the attempt (a failover may have forgotten it), and its job has not ended or its intents stand.
+Open(b) == /\ jobs[b.job].epoch = b.epoch /\ jobs[b.job].fence >= b.fence
+           /\ jobs[b.job].state \in {"ready", "running"} \/ \E i \in store.intents : i.job = b.job
 
 Turn(p) ==
     /\ Tick
@@ -237,7 +238,8 @@ TurnArrives(m) ==
     /\ net' = net \ {m}
     /\ LET heard == Heard(procs[m.proc], m)
            kept == IF m.at > 0 THEN Keep(heard, m.value, m.at, m.sent, m.epoch) ELSE heard
-       IN procs' = [procs EXCEPT ![m.proc] = [kept EXCEPT !.served = Max(@, m.told)]]
+           raised == IF m.told = 0 \/ Without("an end that is told raises nothing") THEN kept.raised ELSE clock'
+       IN procs' = [procs EXCEPT ![m.proc] = [kept EXCEPT !.served = Max(@, m.told), !.raised = raised]]
     /\ bodies' = IF m.job = None THEN bodies
                  ELSE bodies \cup {[job |-> m.job, fence |-> m.fence, epoch |-> m.epoch, proc |-> m.proc, wrote |-> 0,
                                     ended |-> m.job \in Watchers, late |-> FALSE, stray |-> FALSE, pre |-> m.pre]}
@@ -254,7 +256,7 @@ TurnArrives(m) ==
 Commit(b) ==
     /\ b.job \in Writers /\ b.wrote = 0 /\ (~b.ended \/ b.stray) /\ db < MaxVersion
     /\ db' = db + 1
-    /\ covered' = IF ~Has("lag") /\ (Open(b.job, b.fence) \/ \E i \in store.intents : i.job = b.job) THEN db' ELSE covered
+    /\ covered' = IF ~Has("lag") /\ Open(b) THEN db' ELSE covered
     /\ bodies' = (bodies \ {b}) \cup (IF b.stray THEN {} ELSE {[b EXCEPT !.wrote = db']})
     /\ UNCHANGED <<store, jobs, procs, reads, net, clock, past, copy, lost, outside, verdict>>
 
@@ -364,17 +366,17 @@ LookArrives(m) ==
                /\ UNCHANGED verdict
     /\ UNCHANGED <<db, covered, store, jobs, bodies, clock, past, copy, lost, outside>>
 
-\* The loader runs: it sees one version of the datastore, an older one where the datastore itself is late (P13).
+\* The loader runs: it sees one version of the datastore, an older one where the datastore itself is late (P13). Who
+\* joins it must be content with a read that began with its look: the floor is known as of then.
 Load(r) ==
-    /\ reads[r].state = "loads" /\ Tick
+    /\ reads[r].state = "loads"
     /\ \E value \in (IF Has("lag") THEN 0..db ELSE {db}) :
-        /\ reads' = [reads EXCEPT ![r].state = "loaded", ![r].value = value, ![r].began = clock']
-    /\ UNCHANGED <<db, covered, store, jobs, bodies, procs, net, copy, lost, outside, verdict>>
-    /\ Remember
+        /\ reads' = [reads EXCEPT ![r].state = "loaded", ![r].value = value]
+    /\ UNCHANGED <<db, covered, store, jobs, bodies, procs, net, clock, past, copy, lost, outside, verdict>>
 
 \* Another reader of the process has the same load or look under way: join it, if it began late enough.
 Join(r, other) ==
-    /\ r # other /\ reads[r].state = "asks" /\ reads[other].state \in {"looks", "loaded"}
+    /\ r # other /\ reads[r].state = "asks" /\ reads[other].state \in {"looks", "loads", "loaded"}
     /\ reads[r].proc = reads[other].proc
     /\ \/ reads[other].began >= reads[r].need
        \/ Without("a reader joins any load")

@@ -135,6 +135,7 @@ MUTATIONS: Final = (
     Mutation("outside", "FreshReads", "an invalidation removes intents"),
     Mutation("outside", "FreshReads", "a fill ignores tags"),
     Mutation("bounded", "Monotonic", "an answer raises nothing"),
+    Mutation("bounded", "Monotonic", "an end that is told raises nothing"),
     Mutation("lag", "FreshReads", "a fill ignores the floor"),
     Mutation("lag", "FreshReads", "a load below the floor is served"),
     Mutation("trim", "FreshReads", "a trimmed log is not noticed"),
