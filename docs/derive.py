@@ -1,4 +1,5 @@
-"""Writes the reference pages that are facts of the code: settings, errors, the life of a job, bounds, rights.
+"""Writes the reference pages that are facts of the code: settings, errors, the life of a job, bounds, rights,
+the rules that the models take out.
 
     python docs/derive.py            writes them
     python docs/derive.py --check    says which are out of date, and fails
@@ -9,6 +10,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import itertools
 import re
@@ -269,6 +271,24 @@ def _folded(words: str) -> str:
     return " \\\n    ".join(textwrap.wrap(words, 100, break_on_hyphens=False))
 
 
+def model_page() -> str:
+    """Each rule of the protocol, taken out of the models."""
+    return (
+        "# The protocol's rules in the models\n\n"
+        "What [the models](../../spec/README.md) take out, one at a time, and the promise that TLC must then find broken; "
+        "and of each rule what they do not say, and why. `make model ARGS=\"--trace '...'\"` shows how a promise breaks.\n\n"
+        f"{_model().table()}"
+    )
+
+
+def _model() -> ModuleType:
+    sys.path.insert(0, str(FOLDER.parents[1]))
+    try:
+        return importlib.import_module("spec.check")
+    finally:
+        sys.path.pop(0)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "api.md": api_page,
     "commands.md": commands_page,
@@ -277,6 +297,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "lifecycle.md": lifecycle_page,
     "bounds.md": limits_page,
     "redis.md": redis_page,
+    "model.md": model_page,
 }
 
 

@@ -186,7 +186,8 @@ Hold(j, f) == jobs[j].state = "running" /\ jobs[j].fence = f
 
 \* The store knows of the attempt (a failover may have forgotten it), and its job has not ended or its intents stand.
 Open(b) == /\ jobs[b.job].epoch = b.epoch /\ jobs[b.job].fence >= b.fence
-           /\ jobs[b.job].state \in {"ready", "running"} \/ \E i \in store.intents : i.job = b.job
+           /\ \/ jobs[b.job].state \in {"ready", "running"} /\ ~Has("undeclared")
+              \/ \E i \in store.intents : i.job = b.job
 
 Turn(p) ==
     /\ Tick
@@ -194,21 +195,21 @@ Turn(p) ==
     /\ \E a \in {b \in bodies : b.proc = p /\ b.ended} \cup {None} :
        \E j \in {k \in Jobs : jobs[k].state = "ready"} \cup {None} :
        \E sent \in {clock'} \cup (IF Has("slow requests") THEN {0} ELSE {}) : \* it was under way for so long
-       \E puts \in (IF a # None /\ a.job \in Writers /\ a.wrote > 0 THEN BOOLEAN ELSE {FALSE}) :
+       \E puts \in (IF a # None /\ a.job \in Writers /\ a.wrote > 0 /\ ~Has("undeclared") THEN BOOLEAN ELSE {FALSE}) :
         /\ a # None \/ j # None
         /\ LET held == a # None /\ (Hold(a.job, a.fence) \/ (Without("fencing") /\ jobs[a.job].state = "running"))
                put == IF puts THEN a.wrote ELSE None
                unsure == a # None /\ a.late   \* stopped from outside: its commit may still be under way
                settled ==
                    IF a = None THEN store
-                   ELSE IF a.job \notin Writers THEN store
+                   ELSE IF a.job \notin Writers \/ Without("what a body invalidates is voided at once only") THEN store
                    ELSE IF ~held THEN (IF Without("a refused settle is silent") THEN store ELSE Void(store))
                    ELSE IF unsure /\ ~Without("an unsure settle removes its intent")
                         THEN [store EXCEPT !.intents = Unclean(store.intents)]
                    ELSE [Resolve(store, a.job, a.fence, put) EXCEPT
                             !.floor = IF Has("lag") THEN Max(@, a.wrote) ELSE @]
                fence == NextOf(settled)
-               claimed == IF j \in Writers THEN Plant([settled EXCEPT !.counter = @ + 1], j, fence)
+               claimed == IF j \in Writers /\ ~Has("undeclared") THEN Plant([settled EXCEPT !.counter = @ + 1], j, fence)
                           ELSE IF j # None THEN [settled EXCEPT !.counter = @ + 1] ELSE settled
                at == IF put = None THEN 0
                      ELSE IF Without("a put's position is the reply's tail") /\ StoredAt(store, settled) > 0
@@ -242,7 +243,7 @@ TurnArrives(m) ==
        IN procs' = [procs EXCEPT ![m.proc] = [kept EXCEPT !.served = Max(@, m.told), !.raised = raised]]
     /\ bodies' = IF m.job = None THEN bodies
                  ELSE bodies \cup {[job |-> m.job, fence |-> m.fence, epoch |-> m.epoch, proc |-> m.proc, wrote |-> 0,
-                                    ended |-> m.job \in Watchers, late |-> FALSE, stray |-> FALSE, pre |-> m.pre]}
+                                    said |-> ~Has("undeclared"), ended |-> m.job \in Watchers, late |-> FALSE, stray |-> FALSE, pre |-> m.pre]}
     /\ reads' = IF m.job \in Watchers /\ reads[m.job].state = "idle"
                 THEN [reads EXCEPT ![m.job] =
                         [Idle EXCEPT !.state = "asks", !.proc = m.proc, !.level = "causal",
@@ -260,6 +261,17 @@ Commit(b) ==
     /\ bodies' = (bodies \ {b}) \cup (IF b.stray THEN {} ELSE {[b EXCEPT !.wrote = db']})
     /\ UNCHANGED <<store, jobs, procs, reads, net, clock, past, copy, lost, outside, verdict>>
 
+\* A body invalidates a key that its job did not declare, before its commit or after it: an intent is planted now, and
+\* resolved by the settle (P14).
+Declares(b) ==
+    /\ ~b.said /\ ~b.ended /\ store.tail < MaxTail
+    /\ store' = IF Without("what a body invalidates is voided at once only") THEN Void(store)
+                ELSE IF Without("what a body invalidates is voided by its settle only") THEN store
+                ELSE Plant(store, b.job, b.fence)
+    /\ covered' = Max(covered, b.wrote)
+    /\ bodies' = (bodies \ {b}) \cup {[b EXCEPT !.said = TRUE]}
+    /\ UNCHANGED <<db, jobs, procs, reads, net, clock, past, copy, lost, outside, verdict>>
+
 \* A body that has its pre-image as a parameter saw it before it wrote; read again inside, it would be the past (P10).
 ReadsInside(b) ==
     /\ Without("the pre-image is served inside the body")
@@ -269,7 +281,7 @@ ReadsInside(b) ==
 
 \* A body's promise at its start: the pre-image is no older than what was promised at its claim.
 End(b) ==
-    /\ ~b.ended /\ ~b.stray
+    /\ ~b.ended /\ ~b.stray /\ b.said
     /\ \E late \in (IF Has("stops") /\ b.wrote = 0 /\ b.job \in Writers THEN {TRUE} ELSE {FALSE}) \cup {FALSE} :
         /\ late \/ b.wrote > 0
         /\ bodies' = (bodies \ {b}) \cup {[b EXCEPT !.ended = TRUE, !.late = late]}
@@ -475,7 +487,7 @@ Failover ==
 Next ==
     \/ \E p \in Procs : Turn(p) \/ Check(p)
     \/ \E m \in net : TurnArrives(m) \/ CheckArrives(m) \/ LookArrives(m) \/ FillArrives(m)
-    \/ \E b \in bodies : Commit(b) \/ ReadsInside(b) \/ End(b)
+    \/ \E b \in bodies : Commit(b) \/ Declares(b) \/ ReadsInside(b) \/ End(b)
     \/ \E j \in Writers : Lose(j) \/ Fall(j)
     \/ \E r \in Readers, p \in Procs : Start(r, p)
     \/ \E r \in Readers \cup Watchers :

@@ -10,7 +10,10 @@
 (***************************************************************************)
 EXTENDS Naturals, FiniteSets
 
-CONSTANTS MaxFence, MaxVersion, MaxVoids, Broken
+CONSTANTS
+    MaxFence, MaxVersion, MaxVoids,
+    Parts,     \* what is looked at beside the writer: "reads" there, the "child" there
+    Broken
 
 VARIABLES
     db,        \* key -> the datastore's version
@@ -25,11 +28,10 @@ VARIABLES
     bodies,    \* the writer's attempts whose code may still act
     child,     \* the job that follows it: [state, waits]
     told,      \* at home: the child is registered at its parent
-    claimed,   \* what the child was promised when it was claimed, key -> version
     loads,     \* reads under way: [key, least, value, token]
     voids, verdict
 
-vars == <<db, covered, home, outbox, done, intents, entry, token, counter, bodies, child, told, claimed, loads, voids, verdict>>
+vars == <<db, covered, home, outbox, done, intents, entry, token, counter, bodies, child, told, loads, voids, verdict>>
 
 Keys == {"declared", "found"}
 Without(rule) == Broken = rule
@@ -40,7 +42,7 @@ Init ==
     /\ db = Zero /\ covered = Zero
     /\ home = [state |-> "ready", fence |-> 0]
     /\ outbox = {} /\ done = {} /\ intents = {} /\ entry = Zero /\ token = Zero /\ counter = 0
-    /\ bodies = {} /\ child = [state |-> "unborn"] /\ told = FALSE /\ claimed = Zero /\ loads = {}
+    /\ bodies = {} /\ child = [state |-> "unborn"] /\ told = FALSE /\ loads = {}
     /\ voids = 0 /\ verdict = {}
 
 -----------------------------------------------------------------------------
@@ -50,7 +52,7 @@ Claim ==
     /\ home.state = "ready" /\ home.fence < MaxFence
     /\ home' = [state |-> "running", fence |-> home.fence + 1]
     /\ bodies' = bodies \cup {[fence |-> home.fence + 1, step |-> "claimed", wrote |-> Zero]}
-    /\ UNCHANGED <<db, covered, outbox, done, intents, entry, token, counter, child, told, claimed, loads, voids, verdict>>
+    /\ UNCHANGED <<db, covered, outbox, done, intents, entry, token, counter, child, told, loads, voids, verdict>>
 
 Become(b, step) == bodies' = (bodies \ {b}) \cup {[b EXCEPT !.step = step]}
 
@@ -64,7 +66,7 @@ Plants(b) ==
             /\ entry' = [entry EXCEPT !["declared"] = 0]
             /\ token' = [token EXCEPT !["declared"] = 0]
             /\ UNCHANGED voids
-    /\ UNCHANGED <<db, covered, home, outbox, done, counter, child, told, claimed, loads, verdict>>
+    /\ UNCHANGED <<db, covered, home, outbox, done, counter, child, told, loads, verdict>>
 
 Running(b) == home.state = "running" /\ home.fence = b.fence
 
@@ -74,7 +76,7 @@ Commits(b) ==
     /\ db' = [k \in Keys |-> db[k] + 1]
     /\ covered' = [covered EXCEPT !["declared"] = IF Running(b) \/ intents # {} THEN db["declared"] + 1 ELSE @]
     /\ bodies' = (bodies \ {b}) \cup {[b EXCEPT !.step = "wrote", !.wrote = db']}
-    /\ UNCHANGED <<home, outbox, done, intents, entry, token, counter, child, told, claimed, loads, voids, verdict>>
+    /\ UNCHANGED <<home, outbox, done, intents, entry, token, counter, child, told, loads, voids, verdict>>
 
 \* What it invalidates there is told there first, under no lease: twice is once (P12, P17).
 TellsFirst(b) ==
@@ -83,7 +85,7 @@ TellsFirst(b) ==
     /\ voids' = voids + 1
     /\ IF Without("invalidations elsewhere come after the settle") THEN UNCHANGED <<entry, token>>
        ELSE entry' = [entry EXCEPT !["found"] = 0] /\ token' = [token EXCEPT !["found"] = 0]
-    /\ UNCHANGED <<db, covered, home, outbox, done, intents, counter, child, told, claimed, loads, verdict>>
+    /\ UNCHANGED <<db, covered, home, outbox, done, intents, counter, child, told, loads, verdict>>
 
 Post(effect) == outbox' = outbox \cup {effect}
 
@@ -103,7 +105,7 @@ Settles(b) ==
         ELSE /\ Post([what |-> IF Without("a refused settle is silent") THEN "nothing" ELSE "void", state |-> "", fence |-> b.fence,
                       wrote |-> b.wrote])
              /\ UNCHANGED <<home, covered>>
-    /\ UNCHANGED <<db, done, intents, entry, token, counter, child, told, claimed, loads, voids, verdict>>
+    /\ UNCHANGED <<db, done, intents, entry, token, counter, child, told, loads, voids, verdict>>
 
 \* Its lease ran out. Home decides first; intents there stand until it has (P17, P18).
 Lost ==
@@ -111,7 +113,7 @@ Lost ==
     /\ \E last \in BOOLEAN :
         /\ home' = [home EXCEPT !.state = IF last THEN "failed" ELSE "ready"]
         /\ IF last THEN Post([what |-> "stand", state |-> "", fence |-> home.fence, wrote |-> Zero]) ELSE UNCHANGED outbox
-    /\ UNCHANGED <<db, covered, done, intents, entry, token, counter, bodies, child, told, claimed, loads, voids, verdict>>
+    /\ UNCHANGED <<db, covered, done, intents, entry, token, counter, bodies, child, told, loads, voids, verdict>>
 
 \* A sweep there meets an intent that has stood for long, and asks its home what became of the attempt.
 Sweeps ==
@@ -122,13 +124,13 @@ Sweeps ==
            /\ IF Without("a sweep does not ask home")
               THEN intents' = intents \ {i}
               ELSE ~runs /\ ~next /\ intents' = (intents \ {i}) \cup {[i EXCEPT !.falls = TRUE]}
-    /\ UNCHANGED <<db, covered, home, outbox, done, entry, token, counter, bodies, child, told, claimed, loads, voids, verdict>>
+    /\ UNCHANGED <<db, covered, home, outbox, done, entry, token, counter, bodies, child, told, loads, voids, verdict>>
 
 Falls ==
     /\ \E i \in intents : i.falls /\ intents' = intents \ {i}
     /\ entry' = [entry EXCEPT !["declared"] = 0] /\ token' = [token EXCEPT !["declared"] = 0]
     /\ covered' = covered
-    /\ UNCHANGED <<db, home, outbox, done, counter, bodies, child, told, claimed, loads, voids, verdict>>
+    /\ UNCHANGED <<db, home, outbox, done, counter, bodies, child, told, loads, voids, verdict>>
 
 -----------------------------------------------------------------------------
 (* Deliveries: at least once, in any order. *)
@@ -162,7 +164,7 @@ Accept(e) ==
        ELSE /\ UNCHANGED told
             /\ \/ outbox' = outbox \ {e}
                \/ e \notin done /\ UNCHANGED outbox   \* the answer was lost: it will come again
-    /\ UNCHANGED <<db, home, counter, bodies, claimed, loads, voids, verdict>>
+    /\ UNCHANGED <<db, home, counter, bodies, loads, voids, verdict>>
 
 -----------------------------------------------------------------------------
 (* The job that follows, and reads there. *)
@@ -171,42 +173,40 @@ Register == [what |-> "register", state |-> "", fence |-> 0, wrote |-> Zero]
 
 \* It is created blocked, then registered at its parent (P22).
 Born ==
-    /\ child.state = "unborn"
+    /\ "child" \in Parts /\ child.state = "unborn"
     /\ IF Without("a dependent is registered before it is there")
        THEN \/ Register \notin done \cup outbox /\ Post(Register) /\ UNCHANGED child
             \/ Register \in done \cup outbox /\ child' = [state |-> "blocked"] /\ UNCHANGED outbox
        ELSE child' = [state |-> "blocked"] /\ Post(Register)
-    /\ UNCHANGED <<db, covered, home, done, intents, entry, token, counter, bodies, told, claimed, loads, voids, verdict>>
+    /\ UNCHANGED <<db, covered, home, done, intents, entry, token, counter, bodies, told, loads, voids, verdict>>
 
-\* Claimed, it reads both keys, and is promised what had settled by then (G1).
+\* It is claimed. What it may read is no older than what had settled by then (G1), which asks less than a read that must be
+\* fresh at once: so reads need not be its own.
 Follows ==
     /\ child.state = "ready"
     /\ child' = [state |-> "running"]
-    /\ claimed' = covered
     /\ UNCHANGED <<db, covered, home, outbox, done, intents, entry, token, counter, bodies, told, loads, voids, verdict>>
 
 Reads(k) ==
-    /\ Cardinality(loads) < 2
-    /\ \E causal \in BOOLEAN :
-        /\ causal => child.state = "running"
-        /\ LET least == IF causal THEN claimed[k] ELSE covered[k]
-               hidden == k = "declared" /\ intents # {}
-           IN IF entry[k] > 0 /\ ~hidden
-              THEN /\ verdict' = IF entry[k] - 1 < least THEN verdict \cup {"stale"} ELSE verdict
-                   /\ UNCHANGED <<token, counter, loads>>
-              ELSE /\ token' = IF hidden THEN token ELSE [token EXCEPT ![k] = counter + 1]
-                   /\ counter' = counter + 1
-                   /\ loads' = loads \cup {[key |-> k, value |-> db[k], token |-> IF hidden THEN 0 ELSE counter + 1]}
-                   /\ verdict' = IF db[k] < least THEN verdict \cup {"stale"} ELSE verdict
+    /\ "reads" \in Parts /\ Cardinality(loads) < 2
+    /\ LET least == covered[k]
+           hidden == k = "declared" /\ intents # {}
+       IN IF entry[k] > 0 /\ ~hidden
+          THEN /\ verdict' = IF entry[k] - 1 < least THEN verdict \cup {"stale"} ELSE verdict
+               /\ UNCHANGED <<token, counter, loads>>
+          ELSE /\ token' = IF hidden THEN token ELSE [token EXCEPT ![k] = counter + 1]
+               /\ counter' = counter + 1
+               /\ loads' = loads \cup {[key |-> k, value |-> db[k], token |-> IF hidden THEN 0 ELSE counter + 1]}
+               /\ verdict' = IF db[k] < least THEN verdict \cup {"stale"} ELSE verdict
     /\ counter < 3
-    /\ UNCHANGED <<db, covered, home, outbox, done, intents, entry, bodies, child, told, claimed, voids>>
+    /\ UNCHANGED <<db, covered, home, outbox, done, intents, entry, bodies, child, told, voids>>
 
 Fills(l) ==
     /\ loads' = loads \ {l}
     /\ IF l.token > 0 /\ token[l.key] = l.token /\ (l.key = "declared" => intents = {})
        THEN entry' = [entry EXCEPT ![l.key] = l.value + 1] /\ token' = [token EXCEPT ![l.key] = 0]
        ELSE UNCHANGED <<entry, token>>
-    /\ UNCHANGED <<db, covered, home, outbox, done, intents, counter, bodies, child, told, claimed, voids, verdict>>
+    /\ UNCHANGED <<db, covered, home, outbox, done, intents, counter, bodies, child, told, voids, verdict>>
 
 Next ==
     \/ Claim \/ Lost \/ Sweeps \/ Falls \/ Born \/ Follows
