@@ -124,8 +124,6 @@ Fill(s, value, token) ==
        /\ \/ token = None
           \/ Untouched(s, token.at)
           \/ Without("a fill ignores tags")
-       /\ \/ value >= s.floor
-          \/ Without("a fill ignores the floor")
     THEN [s EXCEPT !.entry = [value |-> value, at |-> s.tail], !.token = None]
     ELSE s
 
@@ -139,6 +137,9 @@ Grant(s) == IF Without("tokens are reused") THEN [id |-> 1, at |-> 0] ELSE [id |
 
 Tick == clock < MaxClock /\ clock' = clock + 1
 Remember == past' = [past EXCEPT ![clock'] = covered']
+\* The instant of an answer counts only where somebody may be content with less than now (P4).
+Moment == IF Patient = {} THEN UNCHANGED clock ELSE Tick
+Noted == IF Patient = {} THEN UNCHANGED past ELSE Remember
 
 \* What a reply tells of the log: how far it reaches, and whether it reaches back to where the process was.
 News(s, p, sent) ==
@@ -170,7 +171,7 @@ Keep(state, value, at, sent, epoch) ==
 \* An answer is given out: later readers here may not be told of an older one (P4). Promised of what is covered.
 Answered(state, value, since) ==
     [state EXCEPT !.served = IF value > covered THEN @ ELSE Max(@, value),
-                  !.raised = IF Without("an answer raises nothing") THEN state.raised ELSE Max(state.raised, since)]
+                  !.raised = IF Patient = {} \/ Without("an answer raises nothing") THEN state.raised ELSE Max(state.raised, since)]
 
 Judge(r, value) ==
     verdict' = verdict
@@ -239,7 +240,7 @@ TurnArrives(m) ==
     /\ net' = net \ {m}
     /\ LET heard == Heard(procs[m.proc], m)
            kept == IF m.at > 0 THEN Keep(heard, m.value, m.at, m.sent, m.epoch) ELSE heard
-           raised == IF m.told = 0 \/ Without("an end that is told raises nothing") THEN kept.raised ELSE clock'
+           raised == IF m.told = 0 \/ Patient = {} \/ Without("an end that is told raises nothing") THEN kept.raised ELSE clock'
        IN procs' = [procs EXCEPT ![m.proc] = [kept EXCEPT !.served = Max(@, m.told), !.raised = raised]]
     /\ bodies' = IF m.job = None THEN bodies
                  ELSE bodies \cup {[job |-> m.job, fence |-> m.fence, epoch |-> m.epoch, proc |-> m.proc, wrote |-> 0,
@@ -325,12 +326,14 @@ Fresh(r, state) ==
 
 FromL1(r) ==
     /\ reads[r].state = "asks"
+    /\ Moment
     /\ LET p == reads[r].proc IN
         /\ procs[p].l1 # None /\ Fresh(r, procs[p])
         /\ Judge(r, procs[p].l1.value)
-        /\ procs' = [procs EXCEPT ![p] = Answered(@, procs[p].l1.value, reads[r].need)]
+        /\ procs' = [procs EXCEPT ![p] = Answered(@, procs[p].l1.value, clock')]
         /\ reads' = [reads EXCEPT ![r] = Done(procs[p].l1.value)]
-    /\ UNCHANGED <<db, covered, store, jobs, bodies, net, clock, past, copy, lost, outside>>
+    /\ UNCHANGED <<db, covered, store, jobs, bodies, net, copy, lost, outside>>
+    /\ Noted
 
 \* A look at the log's tail.
 Check(p) ==
@@ -366,17 +369,19 @@ Look(r) ==
 LookArrives(m) ==
     /\ m.kind = "look"
     /\ net' = net \ {m}
+    /\ Moment
     /\ LET p == m.proc
            heard == Heard(procs[p], m)
            kept == IF m.hit THEN Keep(heard, m.value, m.tail, m.sent, m.epoch) ELSE heard
        IN IF m.hit
           THEN /\ Judge(m.read, m.value)
-               /\ procs' = [procs EXCEPT ![p] = Answered(kept, m.value, m.sent)]
+               /\ procs' = [procs EXCEPT ![p] = Answered(kept, m.value, clock')]
                /\ reads' = [reads EXCEPT ![m.read] = Done(m.value)]
           ELSE /\ procs' = [procs EXCEPT ![p] = heard]
                /\ reads' = [reads EXCEPT ![m.read].state = "loads", ![m.read].token = m.token, ![m.read].floor = m.floor]
                /\ UNCHANGED verdict
-    /\ UNCHANGED <<db, covered, store, jobs, bodies, clock, past, copy, lost, outside>>
+    /\ UNCHANGED <<db, covered, store, jobs, bodies, copy, lost, outside>>
+    /\ Noted
 
 \* The loader runs: it sees one version of the datastore, an older one where the datastore itself is late (P13). Who
 \* joins it must be content with a read that began with its look: the floor is known as of then.
@@ -413,21 +418,25 @@ Fills(r) ==
 FillArrives(m) ==
     /\ m.kind = "fill"
     /\ net' = net \ {m}
+    /\ Moment
     /\ LET heard == Heard(procs[m.proc], m)
            kept == IF m.kept \/ Without("a refused fill enters the local tier")
                    THEN Keep(heard, m.value, m.tail, m.sent, m.epoch) ELSE heard
-       IN procs' = [procs EXCEPT ![m.proc] = Answered(kept, m.value, m.began)]
+       IN procs' = [procs EXCEPT ![m.proc] = Answered(kept, m.value, clock')]
     /\ Judge(m.read, m.value)
     /\ reads' = [reads EXCEPT ![m.read] = Done(m.value)]
-    /\ UNCHANGED <<db, covered, store, jobs, bodies, clock, past, copy, lost, outside>>
+    /\ UNCHANGED <<db, covered, store, jobs, bodies, copy, lost, outside>>
+    /\ Noted
 
 \* Without a token the value is returned and kept nowhere.
 Returns(r) ==
     /\ reads[r].state = "loaded" /\ reads[r].token = None /\ Enough(r)
+    /\ Moment
     /\ Judge(r, reads[r].value)
-    /\ procs' = [procs EXCEPT ![reads[r].proc] = Answered(@, reads[r].value, reads[r].began)]
+    /\ procs' = [procs EXCEPT ![reads[r].proc] = Answered(@, reads[r].value, clock')]
     /\ reads' = [reads EXCEPT ![r] = Done(reads[r].value)]
-    /\ UNCHANGED <<db, covered, store, jobs, bodies, net, clock, past, copy, lost, outside>>
+    /\ UNCHANGED <<db, covered, store, jobs, bodies, net, copy, lost, outside>>
+    /\ Noted
 
 ReturnsJoined(r) ==
     /\ reads[r].state = "joined"
@@ -484,9 +493,10 @@ Failover ==
 
 -----------------------------------------------------------------------------
 
-Next ==
+Arrives == \E m \in net : TurnArrives(m) \/ CheckArrives(m) \/ LookArrives(m) \/ FillArrives(m)
+
+Acts ==
     \/ \E p \in Procs : Turn(p) \/ Check(p)
-    \/ \E m \in net : TurnArrives(m) \/ CheckArrives(m) \/ LookArrives(m) \/ FillArrives(m)
     \/ \E b \in bodies : Commit(b) \/ Declares(b) \/ ReadsInside(b) \/ End(b)
     \/ \E j \in Writers : Lose(j) \/ Fall(j)
     \/ \E r \in Readers, p \in Procs : Start(r, p)
@@ -494,6 +504,9 @@ Next ==
         FromL1(r) \/ Look(r) \/ Load(r) \/ Fills(r) \/ Returns(r) \/ ReturnsJoined(r) \/ LoadsAgain(r)
     \/ \E r, other \in Readers \cup Watchers : Join(r, other)
     \/ WritesOutside \/ Invalidates \/ Trim \/ Evict \/ Replicate \/ Failover
+
+\* Where replies are prompt, nothing else happens while one is under way: for rules that do not depend on it.
+Next == Arrives \/ ((Has("prompt") => net = {}) /\ Acts)
 
 Spec == Init /\ [][Next]_vars
 

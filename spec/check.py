@@ -67,56 +67,48 @@ def _coherence(short: dict[str, str] | None = None, **other: str) -> Model:
 
 MODELS: Final = {
     "reads": _coherence({"MaxFence": "3", "MaxClock": "9"}),
-    "fills": _coherence({"MaxFence": "3", "MaxClock": "9"}, Readers="{r1, r2, r3}", Procs="{p1}"),
+    "loads": _coherence({"MaxFence": "3", "MaxClock": "9"}, Features='{"prompt"}'),
+    "fills": _coherence({"MaxFence": "3", "MaxClock": "10", "Features": '{"prompt"}'}, Readers="{r1, r2, r3}", Procs="{p1}"),
     "claims": _coherence(
-        {"MaxFence": "2", "MaxClock": "8"},
-        Watchers="{w}",
-        Readers="{r1}",
-        Procs="{p1}",
-        Features='{"slow requests"}',
+        {"MaxFence": "2", "MaxClock": "8"}, Watchers="{w}", Readers="{r1}", Procs="{p1}", Features='{"slow requests"}'
     ),
-    "news": _coherence({"MaxFence": "3", "MaxClock": "7"}, Watchers="{w}", Readers="{r1}"),
+    "news": _coherence({"MaxFence": "3", "MaxClock": "9", "Features": '{"prompt"}'}, Watchers="{w}", Readers="{r1}"),
     "writers": _coherence(
-        {"MaxFence": "3", "MaxClock": "10"}, Procs="{p1}", Writers="{a, b}", MaxVersion="2", MaxTail="4"
+        {"MaxFence": "3", "MaxClock": "10", "Features": '{"prompt"}'},
+        Procs="{p1}", Writers="{a, b}", MaxVersion="2", MaxTail="4",
     ),
     "turns": _coherence(
-        {"MaxFence": "2", "MaxClock": "9"},
-        Writers="{a, b}",
-        MaxVersion="2",
-        Readers="{r1}",
-        MaxTail="4",
-        MaxFence="3",
+        {"MaxFence": "2", "MaxClock": "9"}, Writers="{a, b}", MaxVersion="2", Readers="{r1}", MaxTail="4", MaxFence="3"
     ),
-    "losses": _coherence({"MaxFence": "3", "MaxClock": "9"}, Losses="1", MaxTail="4", Procs="{p1}", MaxVersion="2"),
+    "losses": _coherence(
+        {"MaxFence": "3", "MaxClock": "9", "Features": '{"prompt"}'},
+        Losses="1", MaxTail="4", Procs="{p1}", MaxVersion="2",
+    ),
     "zombies": _coherence(
-        {"MaxFence": "3", "MaxClock": "9", "Procs": "{p1}"},
-        Losses="1",
-        MaxTail="4",
-        Readers="{r1}",
-        MaxVersion="2",
+        {"MaxFence": "3", "MaxClock": "9", "Procs": "{p1}"}, Losses="1", MaxTail="4", Readers="{r1}", MaxVersion="2"
     ),
-    "stops": _coherence({"MaxFence": "3", "MaxClock": "9"}, Features='{"stops"}', MaxVersion="2", Procs="{p1}"),
+    "stops": _coherence(
+        {"MaxFence": "3", "MaxClock": "9", "Features": '{"stops", "prompt"}'},
+        Features='{"stops"}', MaxVersion="2", Procs="{p1}",
+    ),
     "outside": _coherence(
-        {"MaxFence": "3", "MaxClock": "10"},
-        Features='{"outside", "tags"}',
-        MaxVersion="2",
-        Procs="{p1}",
-        MaxTail="4",
+        {"MaxFence": "3", "MaxClock": "10", "Features": '{"outside", "tags", "prompt"}'},
+        Features='{"outside", "tags"}', MaxVersion="2", Procs="{p1}", MaxTail="4",
     ),
-    "undeclared": _coherence({"MaxFence": "3"}, Features='{"undeclared"}', Procs="{p1}"),
+    "undeclared": _coherence(
+        {"MaxFence": "3", "Features": '{"undeclared", "prompt"}'}, Features='{"undeclared"}', Procs="{p1}"
+    ),
     "bounded": _coherence(
-        {"MaxClock": "8", "Bound": "7"},
-        Patient="{r1, r2}",
-        Readers="{r1, r2}",
-        Procs="{p1}",
-        Features='{"evict"}',
-        MaxClock="10",
-        Bound="9",
+        {"MaxClock": "11", "Bound": "10", "Features": '{"prompt"}'},
+        Patient="{r1, r2, r3}", Readers="{r1, r2, r3}", Procs="{p1}", Features='{"evict"}', MaxClock="11", Bound="10",
     ),
-    "lag": _coherence(Features='{"lag"}', Procs="{p1}"),
-    "trim": _coherence({"MaxFence": "2", "MaxClock": "9"}, Features='{"trim"}', Procs="{p1, p2}"),
-    "failover": _coherence({"MaxFence": "2"}, Features='{"failover"}', MaxVersion="2", Readers="{r1}", MaxTail="4"),
-}
+    "lag": _coherence({"MaxFence": "3"}, Features='{"lag"}', Procs="{p1}"),
+    "trim": _coherence({"MaxFence": "2", "MaxClock": "9", "Features": '{"trim", "prompt"}'}, Features='{"trim"}'),
+    "failover": _coherence(
+        {"MaxFence": "2", "Features": '{"failover", "prompt"}'},
+        Features='{"failover"}', MaxVersion="2", Readers="{r1}", MaxTail="4",
+    ),
+}  # fmt: skip
 
 MODELS["lines"] = Model(
     "Lines",
@@ -155,17 +147,17 @@ MUTATIONS: Final = (
     Mutation("elsewhere", "FreshReads", "a resolve removes any attempt's intent", "P7 P17"),
     Mutation("dependents", "NobodyWaits", "registering at an ended parent is not answered", "P22"),
     Mutation("dependents", "NobodyWaits", "a dependent is registered before it is there", "P22"),
-    Mutation("reads", "FreshReads", "intents", "P7"),
-    Mutation("reads", "FreshReads", "events", "P7"),
-    Mutation("reads", "FreshReads", "fills without a lease", "P11"),
-    Mutation("reads", "FreshReads", "void leaves the token", "P11"),
-    Mutation("reads", "FreshReads", "a reader joins any load", "P4"),
-    Mutation("reads", "FreshReads", "no reader asks for the tail", "P2"),
+    Mutation("loads", "FreshReads", "intents", "P7"),
+    Mutation("loads", "FreshReads", "events", "P7"),
+    Mutation("loads", "FreshReads", "fills without a lease", "P11"),
+    Mutation("loads", "FreshReads", "void leaves the token", "P11"),
+    Mutation("loads", "FreshReads", "a reader joins any load", "P4"),
+    Mutation("loads", "FreshReads", "no reader asks for the tail", "P2"),
     Mutation("reads", "FreshReads", "confirmed at receipt", "P2"),
     Mutation("reads", "FreshReads", "late replies enter the local tier", "P3 P6"),
-    Mutation("reads", "FreshReads", "a refused fill enters the local tier", "P11"),
+    Mutation("loads", "FreshReads", "a refused fill enters the local tier", "P11"),
     Mutation("fills", "FreshReads", "tokens are reused", "P11"),
-    Mutation("reads", "OwnWrites", "the pre-image is served inside the body", "P10"),
+    Mutation("loads", "OwnWrites", "the pre-image is served inside the body", "P10"),
     Mutation("claims", "FreshReads", "joins as of the send", "P1"),
     Mutation("news", "FreshReads", "claims carry no news", "P1"),
     Mutation("writers", "FreshReads", "one intent a key", "P7"),
@@ -183,7 +175,6 @@ MUTATIONS: Final = (
     Mutation("bounded", "Monotonic", "an end that is told raises nothing", "P5"),
     Mutation("undeclared", "FreshReads", "what a body invalidates is voided at once only", "P14"),
     Mutation("undeclared", "FreshReads", "what a body invalidates is voided by its settle only", "P14"),
-    Mutation("lag", "FreshReads", "a fill ignores the floor", "P13"),
     Mutation("lag", "FreshReads", "a load below the floor is served", "P13"),
     Mutation("trim", "FreshReads", "a trimmed log is not noticed", "P20"),
     Mutation("failover", "FreshReads", "epochs", "P20"),
@@ -193,7 +184,7 @@ MUTATIONS: Final = (
 RULES: Final = tuple(f"P{number}" for number in range(1, 24))
 
 LEFT_OUT: Final = {
-    "P13": "That a load inside an open transaction is neither joined nor kept: a transaction is a matter of one process.",
+    "P13": "That the store refuses a fill below the floor: here no reader offers one. That a load inside an open transaction is neither joined nor kept: a transaction is a matter of one process.",
     "P16": "That a repeat brings fresh events: here a reply is made once, when its request is carried out.",
     "P19": "How long one waits before a lease counts as lost: here it may be lost at any moment, which is worse than any clock.",
     "P21": "Priorities and locks: whoever has a place in a line is a job here.",
