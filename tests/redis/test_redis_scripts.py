@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import msgspec
 import pytest
+from tests.redis.resp import ServerError
 from tests.redis.servers import RedisServer
 
+from selaras._core.jobs.job import NewJob, Settlement
+from selaras._core.jobs.states import JobEvent
+from selaras._stores.redis.address import Names
+from selaras._stores.redis.cells import Values
+from selaras._stores.redis.packing import Packing
 from selaras._stores.redis.scripts import FOLDER, PARTS, Head, functions, script, source, verbs
+from selaras._stores.redis.store import FORMAT
 
 
 @pytest.mark.parametrize("verb", verbs())
@@ -54,3 +63,33 @@ def test_no_two_functions_have_one_name_and_none_that_of_a_variable() -> None:
 def test_a_server_compiles_a_script(verb: str, redis_server: RedisServer) -> None:
     made = script(verb)
     assert redis_server.call("SCRIPT", "LOAD", made.text) == made.sha
+
+
+def test_plain_jobs_need_nothing_that_is_made_when_it_is_asked_for(redis_server: RedisServer) -> None:
+    """Most of the scripts' functions are the long way's: to make them anew at each call costs more than all the rest."""
+    packing, names = Packing(0, 1), Names("short")
+
+    def run(verb: str, *request: Any, short: bool = True) -> Any:
+        made = script(verb)
+        text = made.text.replace("MAKERS[made]()", "error('made for ' .. name)") if short else made.text
+        keys = [names.key(0, key) for key in made.keys]
+        return redis_server.call("EVAL", text, len(keys), *keys, 0, 1, 0, 0, msgspec.msgpack.encode(request))
+
+    def turn(number: int, *settlements: Settlement) -> Any:
+        settled = packing.settlements_of(settlements, Values())
+        return run("turn", "i", number, number - 1, settled, ("default",), ("t",), 10, True, ())
+
+    run("greet", FORMAT, 1, 0, "run", 0, -1, False)
+    run("enroll", "i", 15_000_000, ("default",), "bell", "i", short=False)
+    assert turn(1)[3] == []
+    admitted = run("enqueue", *packing.groups_of([NewJob(id=f"job-{n}", task="t") for n in range(3)]))
+    assert admitted[1] == [3]
+    claims = turn(2)[3]
+    assert claims[::3] == ["job-0", "job-1", "job-2"]
+    ends = [Settlement(claims[at], int(claims[at + 1], 16), JobEvent.SUCCEED) for at in range(0, 9, 3)]
+    assert turn(3, *ends)[2] == [3]
+    assert run("enqueue", *packing.groups_of([NewJob(id="later", task="t", delay_us=1)]))[1] == [1]
+    assert turn(4)[3][::3] == ["later"]
+
+    with pytest.raises(ServerError, match="made for"):
+        run("cancel", "later", "")

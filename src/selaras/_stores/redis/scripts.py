@@ -108,8 +108,18 @@ _DEFINES: Final = re.compile(
 _WORD: Final = re.compile(r"\w+")
 _CALLED: Final = re.compile(r"(?<![\w.:'\"])[A-Za-z_]\w*(?![\w'\"])")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\(", re.MULTILINE)
-_MAKING: Final = "local function make()"
-_MAKE: Final = "setmetatable(F, {__index = function(_, name) setmetatable(F, nil) make() return F[name] end})"
+_MAKING: Final = "MAKERS[#MAKERS + 1] = function()"
+_MAKE: Final = """local made = 0
+setmetatable(F, {__index = function(_, name)
+while made < #MAKERS do
+made = made + 1
+MAKERS[made]()
+local found = rawget(F, name)
+if found then return found end
+end
+end})
+"""
+_WITH_THE_ONE_BEFORE: Final = "with the part before it"
 _INNER: Final = "return (function()"
 _OUTER: Final = "end)()"
 _STATE_SETS: Final = {"FINAL": FINAL, "WAITING": WAITING}
@@ -179,8 +189,8 @@ def script(name: str) -> Script:
         raise ScriptError(f"{name}.lua: flags {flags}; there are {sorted(_FLAGS)}")
     parts = ("prelude", *head.list("uses"), name)
     kept = _asked_for([pieces(part) for part in parts])
-    lazy = ["rows" in parts and "made" in Head.of(part, source(part)).said for part in parts]
-    body = _joined(name, kept, lazy, reads_only="no-writes" in flags)
+    made = [Head.of(part, source(part)).said.get("made", "") if "rows" in parts else "" for part in parts]
+    body = _joined(name, kept, made, reads_only="no-writes" in flags)
     keys = tuple(sorted(set(_KEY.findall(body))))
     places = {key: number for number, key in enumerate(keys, 1)}
     body = _KEY.sub(lambda match: f"KEYS[{places[match[1]]}]", body)
@@ -258,19 +268,27 @@ def _asked_for(texts: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
     return [[piece for piece in text if piece.name in asked] for text in texts]
 
 
-def _joined(name: str, kept: Sequence[Sequence[Piece]], lazy: Sequence[bool], *, reads_only: bool) -> str:
+def _joined(name: str, kept: Sequence[Sequence[Piece]], made: Sequence[str], *, reads_only: bool) -> str:
     """Join the texts, each in a function of its own within that of the one before: a function finds its own part's variables
-    in a list, one after another, and those of the parts around it at once. What those need that are made when they are
-    asked for is made by the first call of one of their functions.
+    in a list, one after another, and those of the parts around it at once. Parts that are made when they are asked for are
+    made, in turn, until there is what was called.
     """
-    eager = [text for text, is_lazy in zip(kept, lazy, strict=True) if not is_lazy]
-    later = [text for text, is_lazy in zip(kept, lazy, strict=True) if is_lazy]
+    eager: list[Sequence[Piece]] = []
+    later: list[list[Piece]] = []
+    first = 0
+    for text, when in zip(kept, made, strict=True):
+        if not when:
+            eager.append(text)
+        elif when == _WITH_THE_ONE_BEFORE:
+            later[-1] += text
+        else:
+            first = first or len(eager)
+            later.append(list(text))
     at_once = _tables_for(eager, ())
-    at_last = _tables_for(later, at_once)
     prelude, *rest = ["".join(piece.text for piece in text) for text in eager]
     if later:
-        made = "".join(piece.text for piece in (*at_last, *(piece for text in later for piece in text)))
-        rest.insert(list(lazy).index(True) - 1, f"{_MAKING}\n{made}end\n{_MAKE}\n")
+        makers = [_maker([*_tables_for([text], at_once), *text]) for text in later]
+        rest.insert(first - 1, f"local MAKERS = {{}}\n{''.join(makers)}{_MAKE}")
     header = (
         "local F = {}\n"
         f"local SCRIPT, READS_ONLY = '{name}', {str(reads_only).lower()}\n"
@@ -280,6 +298,10 @@ def _joined(name: str, kept: Sequence[Sequence[Piece]], lazy: Sequence[bool], *,
     others = "".join(table.text for table in at_once if not table.text.startswith("local "))
     body = f"{_INNER}\n".join((f"{header}{local}{prelude}{others}", *rest))
     return body + f"{_OUTER}\n" * len(rest)
+
+
+def _maker(made: Iterable[Piece]) -> str:
+    return f"{_MAKING}\n{''.join(piece.text for piece in made)}end\n"
 
 
 def _tables_for(texts: Sequence[Sequence[Piece]], but: Sequence[Piece]) -> list[Piece]:

@@ -1,7 +1,7 @@
 -- mending: looks through all jobs and lines, a piece at a call, once something was met that nobody here wrote
 -- uses: log, rows, cells, jobs
 -- keys: meta
--- made: when it is asked for
+-- made: with the part before it
 --
 -- A job's row says where it must stand. What stands somewhere and should not is dropped by whoever meets it; what should
 -- and does not is put back here: some at each call, and all soon once something was met that nobody here wrote. Fields

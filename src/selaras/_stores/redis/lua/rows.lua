@@ -218,7 +218,9 @@ local function promote(limit)
             slow[#slow + 1] = text(found[i], 10)
         end
     end
-    read_ahead(slow)
+    if slow[1] then -- else nothing of it need be made
+        read_ahead(slow)
+    end
     for i = 1, #found do
         local member = found[i]
         local id = text(member, 10)
