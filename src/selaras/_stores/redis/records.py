@@ -30,6 +30,9 @@ PAGE: Final = 128
 MENDED_LEASE_US: Final = 15_000_000
 """The lease that an instance has from here on whose row was written over."""
 
+ARRANGED_AT_ONCE: Final = 200
+"""Lines in which several queues wait that one step looks at once served queues have changed."""
+
 LOOKED_AT: Final = 20
 MENDED_AT_ONCE: Final = 200
 """Jobs or lines that one round of housekeeping looks at: as a rule, and once something was met that was written over."""

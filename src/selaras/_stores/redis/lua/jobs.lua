@@ -1654,17 +1654,42 @@ local function strike(instance)
     return true
 end
 
--- The served queues have changed: heads of lines in which several queues wait may change too.
-local function arrange_all()
+-- The served queues have changed: heads of lines in which several queues wait may change too. Goes round them, so many at
+-- once at most, until all have been seen since. Returns whether there are more.
+local function arrange_some()
     if M.arranged == M.serving then
-        return
+        return false
     end
     mixed:flush()
-    for _, name in ipairs(call('ZRANGE', K.mixed, 0, -1)) do
-        if name ~= '\255' then
-            arrange(name)
-        end
+    local kept = call('HGET', K.meta, 'arranging') -- as of which change; where the round ends; how far it has come
+    local is_read, serving, stop, cursor = pcall(struct.unpack, '>dI4c0I4c0', kept or '')
+    if not is_read then
+        serving, stop, cursor = M.serving, '', ''
+    elseif serving ~= M.serving then
+        stop = cursor
     end
-    M.arranged = M.serving
+    local left = LIMIT.ARRANGED_AT_ONCE
+    while left > 0 do
+        local is_first_part = stop ~= '' and not is_before(cursor, stop)
+        local upper = (is_first_part or stop == '') and '(\255' or '[' .. stop
+        local names = call('ZRANGE', K.mixed, cursor == '' and '-' or '(' .. cursor, upper, 'BYLEX', 'LIMIT', 0, left)
+        for _, name in ipairs(names) do
+            if lines:get(name) then
+                arrange(name)
+            else
+                mixed:drop(name)
+            end
+        end
+        if #names == left then
+            cursor = names[left]
+            break
+        elseif not is_first_part then -- all round
+            M.arranged = M.serving
+            call('HDEL', K.meta, 'arranging')
+            return false
+        end
+        left, cursor = left - #names, ''
+    end
+    call('HSET', K.meta, 'arranging', struct.pack('>dI4c0I4c0', M.serving, #stop, stop, #cursor, cursor))
+    return true
 end
-

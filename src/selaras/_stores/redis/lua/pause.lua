@@ -2,7 +2,7 @@
 -- uses: log, rows, cells, jobs
 -- arguments: queue, paused
 -- keys: none
--- cost: O(L log N) for L lines in which jobs of several queues wait        -- promise: atomic
+-- cost: O(log N), and of the lines in which jobs of several queues wait so many as one step may; housekeeping goes on        -- promise: atomic
 -- flags: none
 
 local field = 'p' .. REQ[1]
@@ -12,7 +12,7 @@ else
     queues:del(field)
 end
 M.serving = M.serving + 1
-arrange_all()
+arrange_some()
 if not REQ[2] then
     wake(REQ[1])
 end

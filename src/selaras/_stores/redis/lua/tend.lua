@@ -98,7 +98,7 @@ for _, row in ipairs(offered) do
     cancel(row, 'the lock was not fetched')
 end
 
-arrange_all()
+local is_arranging = arrange_some()
 local fallen = cells_drop_fallen(limit)
 cells_drop_dead(limit)
 if M.tellings > 0 then
@@ -134,7 +134,7 @@ end
 local is_mending = mend_some()
 local trimmed = log_trim()
 wake_all()
-local is_more = promoted == limit or expired == limit or forgotten == limit or fallen == limit or #registered == limit or M.tellings > 0 or is_mending
+local is_more = promoted == limit or expired == limit or forgotten == limit or fallen == limit or #registered == limit or M.tellings > 0 or is_mending or is_arranging
 return finish(
     promoted, suspected, lost, expired, forgotten, #unroutable, trimmed, is_more and 1 or 0, cells_orphans(NOW - LIMIT.ORPHAN_US), has_effects()
 )
