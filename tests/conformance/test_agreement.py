@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Struct
+from msgspec.structs import replace
 from tests.clock import SECOND, VirtualClock
 from tests.conformance import invariants
 from tests.conformance.world import GRACE, LEASE, LOAD
@@ -47,7 +48,7 @@ from selaras._core.jobs.job import (
 )
 from selaras._core.jobs.lifecycle import SETTLING
 from selaras._core.jobs.states import JobEvent, JobState
-from selaras._core.positions import START, Cursor, Scope
+from selaras._core.positions import START, Cursor, News, Scope
 from selaras._core.routing import home_of, partition_of
 from selaras._stores.memory.partition import MemoryPartition
 
@@ -187,6 +188,8 @@ def plain(value: Any) -> Any:
     """Say a reply in plain values; a cursor is its position, since ids of events are random."""
     if isinstance(value, Cursor):
         return value.position
+    if isinstance(value, News):
+        value = replace(value, ids=(0,) * len(value.ids))
     if isinstance(value, Struct):
         return type(value).__name__, {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, (tuple, list)):
