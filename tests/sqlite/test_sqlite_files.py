@@ -7,9 +7,10 @@ import os
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from random import Random
+from time import perf_counter
 
 import pytest
 from tests.clock import SECOND, VirtualClock
@@ -271,6 +272,67 @@ async def test_a_file_that_vanished_is_noticed_and_never_written_to(
         assert path.exists()
         there = {job.id for job in (await partition.jobs(JobFilter())).jobs}
         assert there == ({"mine", "theirs"} if how == "replaced" else {"mine"})
+
+
+@pytest.mark.parametrize("is_copied", [False, True], ids=["in the log", "copied"])
+@pytest.mark.parametrize("is_opened", [False, True], ids=["", "opened by a stranger"])
+async def test_a_file_that_was_emptied_is_noticed_and_begun_anew(
+    folder: Path, clock: VirtualClock, *, is_opened: bool, is_copied: bool
+) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock) as partition, opened(path, clock) as other:
+        await partition.enqueue([NewJob(id="gone", task="work")], START)
+        pulse = partition.pulse(lambda _: None)
+        pulse.beat(HeartbeatRequest(instance="w", last_turn=0, held=()))
+        await partition.jobs(JobFilter())
+        tail = (await other.events_since(START)).tail
+        if is_copied:
+            with closing(sqlite3.connect(path)) as con:
+                con.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        os.truncate(path, 0)
+        if is_opened:
+            with (
+                closing(sqlite3.connect(path)) as con,
+                suppress(sqlite3.Error),
+            ):  # SQLite deletes the log of an empty file
+                con.execute("SELECT * FROM ledger")
+        clock.advance(SECOND)
+        with pytest.raises(StoreUnavailable, match="truncated while it was open"):
+            await partition.enqueue([NewJob(id="not", task="work")], START)
+        with pytest.raises(StoreUnavailable, match="truncated while it was open"):
+            await other.events_since(START)
+
+        await asyncio.wait_for(partition.enqueue([NewJob(id="mine", task="work")], START), 5)
+
+        await asyncio.to_thread(pulse.beat, HeartbeatRequest(instance="w", last_turn=0, held=()))
+        assert {job.id for job in (await other.jobs(JobFilter())).jobs} == {"mine"}
+        news = await other.events_since(tail)
+        assert news.reset
+        assert news.epoch == 1
+        pulse.close()
+
+
+async def test_nobody_on_the_event_loop_waits_for_who_holds_an_emptied_file(folder: Path, clock: VirtualClock) -> None:
+    path = folder / "s.db"
+    async with opened(path, clock) as partition, opened(path, clock) as idle:
+        await partition.enqueue([NewJob(id="gone", task="work")], START)
+        await idle.events_since(START)
+        os.truncate(path, 0)
+        clock.advance(SECOND)
+        with pytest.raises(StoreUnavailable, match="truncated"):
+            await partition.enqueue([NewJob(id="not", task="work")], START)
+        began = perf_counter()
+
+        asked = asyncio.create_task(partition.enqueue([NewJob(id="mine", task="work")], START))
+        await asyncio.sleep(0.2)
+        with pytest.raises(StoreUnavailable):
+            await partition.events_since(START)
+
+        assert not asked.done()
+        assert perf_counter() - began < 2
+        with pytest.raises(StoreUnavailable, match="truncated"):
+            await idle.events_since(START)
+        await asyncio.wait_for(asked, 5)
 
 
 async def test_reads_notice_a_file_that_vanished(folder: Path, clock: VirtualClock) -> None:

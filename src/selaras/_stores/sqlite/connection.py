@@ -30,6 +30,9 @@ BUSY_MOST_S: Final = 30.0
 UNREADABLE: Final = (ValueError, TypeError, RecursionError)
 """What decoding a column raises that somebody else has written over. A row must not take others with it."""
 
+_READ_MOST_S: Final = 1.0
+"""How long a reader waits: only for a process that takes a log up again after a crash."""
+
 WAL_KEPT_BYTES: Final = 64 * 1024 * 1024
 """What a write-ahead log keeps of its file when it begins anew."""
 
@@ -41,8 +44,10 @@ _CACHE_KIB: Final = 64 * 1024
 _jitter = Random()  # only spreads retries
 
 
-def connect(path: Path, *, synchronous: str, writes: bool) -> Connection:
+def connect(path: Path, *, synchronous: str, writes: bool, patience_s: float = BUSY_MOST_S) -> Connection:
     """Open one connection to a database file, which is created if it is missing and `writes`.
+
+    `patience_s`: how long a writer waits for whoever is in the way.
 
     Raises:
         StoreUnavailable: with the path and what to do about it.
@@ -51,7 +56,7 @@ def connect(path: Path, *, synchronous: str, writes: bool) -> Connection:
         con = sqlite3.connect(
             path if writes else f"{path.absolute().as_uri()}?mode=rw",
             uri=not writes,
-            timeout=0 if writes else BUSY_MOST_S,
+            timeout=0 if writes else _READ_MOST_S,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=512,
@@ -60,7 +65,7 @@ def connect(path: Path, *, synchronous: str, writes: bool) -> Connection:
         raise unavailable(error, path) from error
     try:
         if writes:
-            _patiently(lambda: con.execute("PRAGMA journal_mode = wal").fetchone())
+            _patiently(lambda: con.execute("PRAGMA journal_mode = wal").fetchone(), patience_s)
             con.execute(f"PRAGMA synchronous = {synchronous}")
             con.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             con.execute("PRAGMA wal_autocheckpoint = 0")  # `Writer` does it, off the event loop
@@ -84,22 +89,22 @@ def begin_at_once(con: Connection) -> bool:
     return True
 
 
-def begin(con: Connection) -> None:
+def begin(con: Connection, patience_s: float = BUSY_MOST_S) -> None:
     """Begin to write, as soon as whoever is writing has ended.
 
     SQLite's own busy handler sleeps up to 100 ms between looks; a transaction here takes a few hundred
     microseconds, so we look much more often, at random moments so that two processes do not keep step.
     """
-    _patiently(lambda: con.execute("BEGIN IMMEDIATE"))
+    _patiently(lambda: con.execute("BEGIN IMMEDIATE"), patience_s)
 
 
-def _patiently(step: Callable[[], object]) -> None:
+def _patiently(step: Callable[[], object], patience_s: float) -> None:
     waited, pause = 0.0, _SPIN_LEAST_S
     while True:
         try:
             step()
         except sqlite3.OperationalError as error:
-            if not is_busy(error) or waited >= BUSY_MOST_S:
+            if not is_busy(error) or waited >= patience_s:
                 raise
         else:
             return
@@ -152,7 +157,7 @@ _ADVICE: Final = (
     ("SQLITE_FULL", "cannot grow: the disk is full; free some space"),
     (
         "SQLITE_BUSY",
-        f"was kept busy by another process for more than {BUSY_MOST_S:g} s: is one stuck in a transaction?",
+        f"is kept busy by another process (a writer waits {BUSY_MOST_S:g} s for it): is one stuck in a transaction?",
     ),
     ("SQLITE_IOERR", "cannot be read or written: check the disk"),
 )
@@ -232,6 +237,14 @@ class Link:
         if self._paused:
             self._paused = False
             self.lock.release()
+
+    def release(self) -> None:
+        """Close the connection, unless somebody is using it just now."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.drop()
+            finally:
+                self.lock.release()
 
     def resume_in_child(self) -> None:
         """The fork is over, in the child: a connection that could not be closed is left to the parent."""

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from contextlib import closing
 from pathlib import Path
 from threading import Lock
 from typing import Final
+from weakref import WeakSet
 
 from selaras._contracts.clock import Clock, Entropy
 from selaras._core.errors import StoreUnavailable
 from selaras._stores.sqlite import epochs, schema
-from selaras._stores.sqlite.connection import Connection, DatabaseError, begin, connect, roll_back, unavailable
+from selaras._stores.sqlite.connection import (
+    BUSY_MOST_S,
+    Connection,
+    DatabaseError,
+    Link,
+    begin,
+    connect,
+    roll_back,
+    unavailable,
+)
 
 LOOK_EVERY_NS: Final = 200_000_000
 """How often a file is looked at, to see that it is still the one we opened."""
@@ -44,13 +55,30 @@ class DatabaseFile:
         self.furthest = 0  # the highest counter that was committed here: what is read later stands at least there
         self._marked_ns = 0
         self._log_path = Path(f"{path}-wal")
+        self._links: WeakSet[FileLink] = WeakSet()
 
-    def open(self, *, writes: bool) -> Connection:
+    def link(self, *, writes: bool) -> FileLink:
+        """Make a link to whatever file is there."""
+        link = FileLink(self, writes=writes)
+        self._links.add(link)
+        return link
+
+    def open(self, *, writes: bool, patience_s: float) -> Connection:
         """Open a connection; the first one creates or checks the file. Raises StoreUnavailable, StoreMismatch."""
-        with self._lock:
+        self.prepare(patience_s)
+        return connect(self.path, synchronous=self._synchronous, writes=writes, patience_s=patience_s)
+
+    def prepare(self, patience_s: float = BUSY_MOST_S) -> None:
+        """Create or check the file, unless that was done. Raises StoreUnavailable, StoreMismatch."""
+        if self._identity:
+            return
+        if not self._lock.acquire(timeout=patience_s):
+            raise StoreUnavailable(f"the store {self.path.absolute()} is being opened: nothing was done, ask again")
+        try:
             if not self._identity:
-                self._prepare()
-            return connect(self.path, synchronous=self._synchronous, writes=writes)
+                self._prepare(patience_s)
+        finally:
+            self._lock.release()
 
     def now_us(self, time_us: int, offset_us: int) -> int:
         """Return the store's time, from what the ledger holds: not before any that was told (L8).
@@ -68,7 +96,8 @@ class DatabaseFile:
         """Look, now and then, whether the file is still the one we opened.
 
         Raises:
-            StoreUnavailable: it was deleted or replaced. The next use begins with what is there then, in a new epoch.
+            StoreUnavailable: it was deleted, replaced or emptied. The next use begins with what is there then, in a new
+                epoch.
         """
         now_ns = self.clock.instant_ns()
         if 0 <= now_ns - self._looked_ns < LOOK_EVERY_NS:
@@ -79,6 +108,12 @@ class DatabaseFile:
             raise StoreUnavailable(
                 f"the store {self.path.absolute()} was deleted or replaced while it was open: "
                 "nothing was done; the next call begins with the file that is there now"
+            )
+        if self._identity and epochs.is_empty(self.path):
+            self.forget(is_another=True)
+            raise StoreUnavailable(
+                f"the store {self.path.absolute()} was truncated while it was open, so all that was in it is gone: "
+                "nothing was done; the next call begins anew"
             )
 
     def reached(self, counter: int) -> None:
@@ -115,19 +150,43 @@ class DatabaseFile:
             )
 
     def forget(self, *, is_another: bool = False) -> None:
-        """Prepare the file anew before its next use, in a new epoch if it is another file than before."""
+        """Prepare the file anew before its next use, in a new epoch if it is another file than before.
+
+        Every idle connection of this process is closed at once: SQLite locks a file for as long as one is open,
+        and while an emptied file is locked, nobody can begin anew in it.
+        """
+        if not self._identity:
+            return
         with self._lock:
             if self._identity:
                 self._identity = ""
-                self._epoch += is_another
+                self._epoch += is_another or epochs.is_empty(self.path)
                 self.furthest = 0
                 self.generation += 1
+        for link in list(self._links):
+            link.release()
 
-    def _prepare(self) -> None:
-        try:
-            con = connect(self.path, synchronous=self._synchronous, writes=True)
+    def void_log(self, identity: str) -> None:
+        """Empty the log of a file that was emptied, so that closing it copies no remains of the log into it.
+
+        The caller has a connection open to the file of that identity: nobody else can have begun anew in it.
+        """
+        if epochs.is_empty(self.path) and epochs.identity(self.path) == identity:
             try:
-                begin(con)
+                os.truncate(self._log_path, 0)
+            except OSError:  # there is none
+                pass
+
+    @property
+    def identity(self) -> str:
+        """What tells the file from another one; empty: it must be prepared before it is used."""
+        return self._identity
+
+    def _prepare(self, patience_s: float) -> None:
+        try:
+            con = connect(self.path, synchronous=self._synchronous, writes=True, patience_s=patience_s)
+            try:
+                begin(con, patience_s)
                 if schema.is_new(con):
                     schema.create(con, index=self.index, partitions=self.partitions)
                 schema.check(con, self.path, index=self.index, partitions=self.partitions)
@@ -141,6 +200,48 @@ class DatabaseFile:
             raise unavailable(error, self.path) from error
         self._identity = epochs.identity(self.path)
         self._looked_ns = self.clock.instant_ns()
+
+
+class FileLink(Link):
+    """One connection to the file that is there now. Made by `DatabaseFile.link`."""
+
+    def __init__(self, file: DatabaseFile, *, writes: bool) -> None:
+        super().__init__(lambda: file.open(writes=writes, patience_s=self._patience_s))
+        self._file = file
+        self._patience_s = 0.0
+        self._generation = 0
+        self._identity = ""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether a connection is open to the file as it was last seen: using it opens nothing, so it waits for nobody."""
+        return self.is_open and self._generation == self._file.generation
+
+    def to_file(self, patience_s: float) -> Connection:
+        """Return a connection to the file that is there now; the caller holds `lock`. Raises StoreUnavailable.
+
+        `patience_s`: how long to wait, if it must be opened, for whoever is in the way.
+        """
+        try:
+            self._file.check()
+        except StoreUnavailable:
+            self.drop()
+            raise
+        if self._generation != self._file.generation:
+            self.drop()
+            self._generation = self._file.generation
+        if not self.is_open:
+            self._patience_s = patience_s
+            con = self.connection()
+            self._identity = self._file.identity
+            return con
+        return self.connection()
+
+    def drop(self) -> None:
+        """Close the connection; the caller holds `lock`."""
+        if self.is_open:
+            self._file.void_log(self._identity)
+        super().drop()
 
 
 class CommitSign:

@@ -273,6 +273,7 @@ class SqlitePartition:
         self._writer.open()
         self._reader.open()
         self._inspector.open()
+        self._file.prepare()
         self._reader.at_once(lambda con: None)
 
     def close(self) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from selaras._core.errors import StoreUnavailable
 from selaras._core.positions import Cursor
 from selaras._stores.sqlite.connection import (
     Connection,
     DatabaseError,
-    Link,
     Value,
     is_broken,
     roll_back,
@@ -21,15 +20,17 @@ from selaras._stores.sqlite.log import TAIL
 
 T = TypeVar("T")
 
+_PATIENCE_S: Final = 0.005
+"""How long a file that must be prepared anew is waited for: most reads are on an event loop, which must not stand."""
+
 
 class Reader:
     """One read-only connection."""
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
-        self._link = Link(lambda: file.open(writes=False))
+        self._link = file.link(writes=False)
         self._link.on_close(self._end_sign)
-        self._generation = 0
         self._sign: CommitSign | None = None
         self._tail_sign = b""
         self._tail: Cursor | None = None
@@ -93,11 +94,7 @@ class Reader:
     def _connection(self) -> Connection:
         if self._closed:
             raise StoreUnavailable(f"the store {self._file.path.absolute()} is closed")
-        self._file.check()
-        if self._generation != self._file.generation:
-            self._link.drop()
-            self._generation = self._file.generation
-        con = self._link.connection()
+        con = self._link.to_file(_PATIENCE_S)
         if self._sign is None:
             con.execute(TAIL).fetchone()  # maps the memory that the sign is read from
             self._sign = CommitSign(self._file.path)

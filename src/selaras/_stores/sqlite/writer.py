@@ -3,7 +3,7 @@
 Whoever asks first runs the verbs of all who asked meanwhile. On an event loop that is a callback at the end of the
 loop's turn: a verb of a few microseconds is cheaper done there than handed to another thread, which would wait for
 the interpreter's lock once for every statement while the loop is busy. Whatever might wait goes to a thread:
-another process is writing, a commit waits for the disk (synchronous="full"), or a verb says it is heavy.
+another process is writing, the file must be opened, a commit waits for the disk (synchronous="full"), or a verb says it is heavy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Final, TypeVar
 
 from selaras._core.errors import SelarasError, StoreUnavailable
 from selaras._stores.sqlite.connection import (
+    BUSY_MOST_S,
     WAL_KEPT_BYTES,
     Connection,
     DatabaseError,
-    Link,
     begin,
     begin_at_once,
     is_broken,
@@ -66,11 +66,10 @@ class Writer:
         self._file = file
         self._ring = ring
         self._inline = inline
-        self._link = Link(lambda: file.open(writes=True))
+        self._link = file.link(writes=True)
         self._link.on_close(self._forget_steps)
         self._steps: Steps | None = None
         self._replies = Replies()
-        self._generation = 0
         self._asked: deque[_Asked] = deque()
         self._soon: asyncio.AbstractEventLoop | None = None  # the loop that is going to run what was asked
         self._thread: Thread | None = None
@@ -134,7 +133,7 @@ class Writer:
         self._soon = None
         if not self._asked:
             return
-        if not self._link.lock.acquire(blocking=False):
+        if not self._link.is_current or not self._link.lock.acquire(blocking=False):
             self._kick()
             return
         asked: list[_Asked] = []
@@ -154,7 +153,7 @@ class Writer:
             self._kick()
 
     def _begin_at_once(self) -> bool:
-        return begin_at_once(self._connection())
+        return begin_at_once(self._connection(patience_s=0))
 
     def _run_waiting(self) -> None:
         """Run what was asked, on this thread, waiting for other writers."""
@@ -190,13 +189,9 @@ class Writer:
 
     # -- one transaction
 
-    def _connection(self) -> Connection:
+    def _connection(self, patience_s: float = BUSY_MOST_S) -> Connection:
         """Return the connection, to the file that is there now."""
-        self._file.check()
-        if self._generation != self._file.generation:
-            self._link.drop()
-            self._generation = self._file.generation
-        con = self._link.connection()
+        con = self._link.to_file(patience_s)
         if self._steps is None:
             self._steps = Steps(con, self._file, self._replies)
             self._changes_copied = self._look_at = con.total_changes
