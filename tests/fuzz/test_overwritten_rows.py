@@ -184,6 +184,23 @@ async def until_all_have_ended(shop: Shop, victims: set[str], damage: Any) -> No
         raise AssertionError(f"{left} after {damage}") from None
 
 
+@pytest.mark.parametrize("ledger", [b"", b"x" * 7, b"\xff" * 144, b"x" * 5_000])
+def test_a_ledger_that_was_written_over_is_reckoned_anew(ledger: bytes) -> None:
+    async def holds() -> None:
+        server = shared_server()
+        server.clear()
+        shop = Shop(server.url)
+        async with shop.app, Working(shop):
+            await shop.fill()
+            server.call("HSET", f"{_stem(server)}meta", "ledger", ledger)
+            await until_all_have_ended(shop, set(), "the ledger")
+            server.call("HSET", f"{_stem(server)}meta", "ledger", ledger)
+            job = await shop.note.enqueue("last", 1)
+            assert await job.result(timeout=20) == "last"
+
+    asyncio.run(holds())
+
+
 async def at_rest(seed: int, names: Sequence[str] = (*HASHES, *SETS, "v:", "log")) -> None:
     """Jobs wait, values are cached, and nobody is there."""
     server, chance = shared_server(), Random(seed)

@@ -414,7 +414,8 @@ def constants(group: str) -> Mapping[str, str]:
         return {name: f"M[{number}]" for number, name in enumerate(LEDGER, 1)}
     if group == "LIMIT":
         return {name: str(value) for name, value in vars(limits).items() if isinstance(value, int)} | {
-            name: str(getattr(records, name)) for name in ("PAGE", "MENDED_LEASE_US", "MENDED_AT_ONCE", "LOOKED_AT", "ARRANGED_AT_ONCE")
+            name: str(getattr(records, name))
+            for name in ("PAGE", "MENDED_LEASE_US", "MENDED_AT_ONCE", "LOOKED_AT", "ARRANGED_AT_ONCE")
         }
     if group == "STATE":
         return {state.name: str(code) for state, code in STATES.items()}

@@ -12,6 +12,7 @@ local ended = index(K.ended)
 local epoch, asked_for, adopted = REQ[1], REQ[2], {}
 if M.epoch < epoch then
     log_begin_epoch(epoch) -- fences grow (P15)
+    call('HSET', K.meta, 'epoch', epoch)
     cells_forget()
 end
 

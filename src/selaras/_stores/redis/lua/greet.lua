@@ -7,7 +7,8 @@
 -- flags: allow-oom
 
 local format, partitions, index_, run, sharded, seen, loses_jobs = unpack(REQ)
-local is_new = not ledger
+local last_event = not ledger and call('LRANGE', K.log, -1, -1)[1]
+local is_new = not ledger and not last_event
 if is_new and loses_jobs and seen < 0 then -- who has seen one goes on
     return { 0, 0, 0 }
 end
@@ -28,12 +29,33 @@ if is_new then
         call('ZADD', key, '+inf', ABSENT)
     end
 end
-local kept = call('HMGET', K.meta, 'format', 'partitions', 'run')
+local kept = call('HMGET', K.meta, 'format', 'partitions', 'run', 'epoch')
+if not ledger and not is_new then -- it was written over: what it said is reckoned from the rest, and all cached values are void
+    local is_read, position, event_id = pcall(struct.unpack, EVENT_HEAD, last_event)
+    if not (is_read and position >= 0 and position < 2 ^ 52 and event_id >= 0 and event_id < 2 ^ 52) then
+        position, event_id = 0, 0
+    end
+    local length = #call('LRANGE', K.log, 0, -1)
+    M.partitions, M.index = partitions, index_
+    M.position, M.event_id = math.max(position, length), event_id
+    M.before_position = M.position - length + 1
+    M.tag_floor, M.last_mark = M.position, M.position
+    if call('ZCOUNT', K.marks, LIMIT.OPEN_POSITION, '+inf') > 0 then
+        M.last_mark = LIMIT.OPEN_POSITION
+    end
+    local last_page = call('ZRANGE', K.page_order, 1, 1, 'REV')[1] -- the last one is what lets the key be there
+    M.numbers = ((tonumber(last_page) or 0) + 1) * LIMIT.PAGE
+    M.dependents, M.instances, M.serving = NOW, NOW, NOW
+    M.tellings = call('ZCARD', K.tellings) - 1
+    M.epoch = math.max(tonumber(kept[4]) or 0, seen, 0)
+    kept[3] = false
+    damage('the ledger')
+end
 if tonumber(kept[1]) == format and tonumber(kept[2]) == partitions then
     M.sharded = sharded
     if kept[3] ~= run or M.epoch < seen then
         log_begin_epoch(math.max(M.epoch, seen) + 1)
-        call('HSET', K.meta, 'run', run)
+        call('HSET', K.meta, 'run', run, 'epoch', M.epoch)
         cells_forget()
     end
 end

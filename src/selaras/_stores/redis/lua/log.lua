@@ -6,7 +6,7 @@
 -- log    list of events: position, event id, digit of the scope, name. It begins with the last one that was forgotten.
 -- marks  position of the last event of each tag and family
 
-local EVENT = '>dd'
+local EVENT_HEAD = '>dd'
 local ABSENT = '\255' -- a field or member that lets a key exist: no name has this byte
 
 local events -- those of this script
@@ -24,7 +24,7 @@ local function log_append(scope, name)
         events = {}
         at_end(log_flush)
     end
-    events[#events + 1] = struct.pack(EVENT, position, M.event_id) .. scope .. name
+    events[#events + 1] = struct.pack(EVENT_HEAD, position, M.event_id) .. scope .. name
     if scope ~= SCOPE.KEY then
         call('ZADD', K.marks, 'GT', position, scope .. ':' .. name)
         M.last_mark = math.max(M.last_mark, position)
@@ -98,7 +98,7 @@ function news(position, event_id)
     if behind == 0 and event_id == M.event_id then return {M.position, M.event_id, M.epoch, 0, {}} end
     if position > 0 and behind > 0 and behind <= LIMIT.NEWS_MOST then
         local told = call('LRANGE', K.log, -behind - 1, -1)
-        if told[1]:sub(1, 16) == struct.pack(EVENT, position, event_id) then
+        if told[1]:sub(1, 16) == struct.pack(EVENT_HEAD, position, event_id) then
             return {M.position, M.event_id, M.epoch, 0, told}
         end
     end
@@ -125,6 +125,6 @@ end
 
 -- Let the keys exist.
 local function log_create()
-    call('RPUSH', K.log, struct.pack(EVENT, 0, 0))
+    call('RPUSH', K.log, struct.pack(EVENT_HEAD, 0, 0))
     call('ZADD', K.marks, 0, ABSENT)
 end

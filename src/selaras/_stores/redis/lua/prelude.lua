@@ -5,10 +5,20 @@ local call = redis.call
 
 -- One field of numbers packed together: every script reads it and most write it, so its price is paid by all.
 local ledger = call('HGET', K.meta, 'ledger')
+local M
+if ledger and #ledger == #NO_LEDGER then
+    M = { struct.unpack(LEDGER, ledger) }
+    local sum = M.epoch + M.counter + M.position + M.numbers
+    if not (sum >= 0 and sum < 1e17 and sum % 1 == 0) then
+        M = nil -- it was written over
+    end
+end
+if not M then
+    ledger, M = false, { struct.unpack(LEDGER, NO_LEDGER) }
+end
 if not ledger and SCRIPT ~= 'greet' then
     return redis.error_reply('SELARASGONE the partition is not there: it was never opened, or its server lost its memory')
 end
-local M = { struct.unpack(LEDGER, ledger or NO_LEDGER) }
 local OLD_POSITION = M.position
 
 local NOW = tonumber(ARGV[1])
