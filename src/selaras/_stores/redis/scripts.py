@@ -106,7 +106,7 @@ _DEFINES: Final = re.compile(
     r"local function (?P<name>\w+)\(|function \w+:(?P<method>\w+)\(|local (?P<rows>\w+) = (?:hash|index)\(K\.\w+\)$"
 )
 _WORD: Final = re.compile(r"\w+")
-_CALLED: Final = re.compile(r"(?<![\w.:'\"])[A-Za-z_]\w*(?![\w'\"])")
+_CALLED: Final = re.compile(r"(?<![\w.:'\"])([A-Za-z_]\w*)(?![\w'\"])")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\(", re.MULTILINE)
 _MAKING: Final = "MAKERS[#MAKERS + 1] = function()"
 _MAKE: Final = """local made = 0
@@ -207,9 +207,11 @@ def pieces(part: str) -> tuple[Piece, ...]:
     text = _ROWS.sub(_kind_of_rows, _COMMENT.sub("", source(part)))
     own = _FUNCTION.findall(text) if part != "prelude" else ()
     known = functions() if part in PARTS else functions(Head.of(part, source(part)).list("uses"))
-    called = {*known, *own, *(f"IS_{name}" for name in STRUCTS)}
+    called = {*known, *own, *(f"IS_{name}" for name in _stored())}
     if part != "prelude":
-        text = _CALLED.sub(lambda match: f"F.{match[0]}" if match[0] in called else match[0], text)
+        words = _CALLED.split(text)
+        words[1::2] = map({name: f"F.{name}" for name in called}.get, words[1::2], words[1::2])
+        text = "".join(words)
     found: list[Piece] = []
     lines = iter(text.splitlines())
     for line in lines:
@@ -325,26 +327,30 @@ def tables() -> Mapping[str, Piece]:
     made["CORRUPT"] = _bytes_of(records.CORRUPT.encode())
     made["WHY_CORRUPT"] = _bytes_of(f"{records.CORRUPT.type}: {records.CORRUPT.message}".encode())
     found = {word: Piece(word, f"local {word} = {table}\n", frozenset()) for word, table in made.items()}
-    for name, struct in STRUCTS.items():
-        check = f"function F.IS_{name}(r)\nreturn type(r) == 'table' and {sound(struct)}\nend\n"
+    for name in _stored():
+        check = f"function F.IS_{name}(r)\nreturn type(r) == 'table' and {sound(STRUCTS[name])}\nend\n"
         found[f"IS_{name}"] = Piece(f"IS_{name}", check, frozenset(_WORD.findall(check)))
     return found
+
+
+@cache
+def _stored() -> frozenset[str]:
+    """Return of which records the scripts ask whether what is stored is one."""
+    said = {kind.check or "" for kind in records.HASHES.values()}
+    texts = " ".join((*said, *(source(part) for part in (*PARTS, *verbs()))))
+    return frozenset(name for name in STRUCTS if f"IS_{name}" in texts)
 
 
 def sound(struct: type[Struct]) -> str:
     """Return what Lua asks of `r` to see whether it is such an array; fields at the end may be left out if they have a default."""
     hints = get_type_hints(struct, include_extras=True)
     asked: list[str] = []
-    for place, (name, default) in enumerate(zip(struct.__struct_fields__, _defaults_of(struct), strict=True), 1):
+    needed = len(struct.__struct_fields__) - len(struct.__struct_defaults__)
+    for place, name in enumerate(struct.__struct_fields__, 1):
         one = _sound(hints[name], f"r[{place}]")
         if one:
-            asked.append(one if default is msgspec.NODEFAULT else f"(r[{place}] == nil or {one})")
+            asked.append(one if place <= needed else f"(r[{place}] == nil or {one})")
     return " and ".join(asked)
-
-
-def _defaults_of(struct: type[Struct]) -> list[Any]:
-    fields = msgspec.structs.fields(struct)
-    return [field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory for field in fields]
 
 
 def _sound(hint: Any, value: str) -> str:
