@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal, cast
 
+from msgspec.structs import replace
+
 from simulation.plan import Plan, plan_from, plan_of
 from simulation.promises import SAID
 from simulation.shrink import shrink
@@ -66,13 +68,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hours", type=float, default=0.0)
     parser.add_argument("--jobs", type=int, default=_JOBS, help="in each world")
     parser.add_argument("--store", choices=["memory", "sqlite", "any"], default="any")
+    parser.add_argument(
+        "--shelf", type=float, default=0.0, help="with a host tier; how often something goes wrong there"
+    )
     parser.add_argument("--trace", type=int, default=_SHOWN, help="lines of the trace of a failure")
     parser.add_argument("--no-shrink", action="store_true")
     said = parser.parse_args(arguments)
     seconds = said.seconds + said.hours * 3600
     if said.plan or (said.seed is not None and not seconds):
         store = cast("Literal['memory', 'sqlite', 'any']", said.store)
-        plan = plan_from(said.plan) if said.plan else plan_of(said.seed, jobs=said.jobs, store=store)
+        drawn = replace(plan_of(said.seed or 0, jobs=said.jobs, store=store), shelf=said.shelf)
+        plan = plan_from(said.plan) if said.plan else drawn
         return _repeat(plan, shown=said.trace)
     return _search(said, seconds or 60.0)
 
@@ -100,7 +106,7 @@ def _search(said: argparse.Namespace, seconds: float) -> int:
     seed = said.seed if said.seed is not None else time.time_ns() // 1_000_000 % 1_000_000_000
     print(f"searching for {seconds:g} s from seed {seed}", flush=True)
     while tally.seconds < seconds:
-        result = run(plan_of(seed, jobs=said.jobs, store=said.store))
+        result = run(replace(plan_of(seed, jobs=said.jobs, store=said.store), shelf=said.shelf))
         tally.add(result)
         if result.broken:
             print(tally.line(seed))
@@ -120,6 +126,7 @@ def _search(said: argparse.Namespace, seconds: float) -> int:
 def _show(result: Result, *, shown: int, jobs: int, store: str, short: bool) -> None:
     seed = result.plan.seed
     options = (f" --jobs {jobs}" if jobs != _JOBS else "") + (f" --store {store}" if store != "any" else "")
+    options += f" --shelf {result.plan.shelf}" if result.plan.shelf else ""
     _verdict(result)
     print(f"again:  python -m simulation --seed {seed}{options}", flush=True)
     if short:

@@ -62,6 +62,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         ttl_s: of cached values; 0: no end. `lease_s`: of workers and scopes.
         fenced: whether the datastore refuses a write of a lower fence than the row's.
         faults: rate by kind.
+        shelf: with a host tier, and how often something goes wrong at a look or a put there; 0: none.
     """
 
     seed: int
@@ -80,6 +81,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     concurrency: int
     fenced: bool
     faults: dict[Fault, float]
+    shelf: float = 0.0
 
     def rate(self, fault: Fault) -> float:
         """Return how often a fault happens."""

@@ -37,6 +37,7 @@ from simulation.network import Fate, Linked, at_once
 from simulation.plan import Plan
 from simulation.program import Declared, declare
 from simulation.promises import FAMILIES, Broken, Promises
+from simulation.shelf import OWNER, ShelfLink, SimulatedShelf
 from simulation.trace import Trace
 from simulation.truth import Datastore
 
@@ -182,7 +183,16 @@ class Node:
         )
         program = self.program.app.program
         program.registry.complete()
-        process = Process(store, self.clock, chance_of(self.plan.seed, self.name, "entropy"), program.settings)
+        process = Process(
+            store,
+            self.clock,
+            chance_of(self.plan.seed, self.name, "entropy"),
+            program.settings,
+            ShelfLink(world.shelf, world.loop, chance_of(self.plan.seed, self.name, "shelf"), self.plan.shelf)
+            if self.plan.shelf
+            else None,
+            OWNER,
+        )
         with program.processes.standing_in(process):
             await self._open(process)
             if self.role == "worker":
@@ -383,6 +393,7 @@ class World:
         self.trace = Trace(self.loop, kept=kept)
         self.promises = Promises(self.loop, self.trace, plan.partitions)
         self.bells = Bells(self.loop, self._rings)
+        self.shelf = SimulatedShelf()
         self.clock = SimulatedClock(self.loop)
         self.healed = False
         self.closing = False
