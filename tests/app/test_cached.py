@@ -172,6 +172,23 @@ async def test_tags_and_families_void_together(app: Selaras) -> None:
     assert await name(1) == "product 1 at 11"
 
 
+async def test_what_is_at_hand_is_returned_without_waiting_and_nothing_else(app: Selaras) -> None:
+    @app.cached(ttl=60)
+    async def name(id: int) -> str | None:
+        return None if id else "zero"
+
+    await name.key(2).invalidate()  # a log without any event has no place to go on from
+    assert name.key(0).at_hand() is None
+    assert [await name(0), await name(1)] == ["zero", None]
+    assert name.key(0).at_hand() == ("zero",)
+    assert name.key(1).at_hand(fresh=30) == name.at_hand(1) == (None,)
+    assert await asyncio.to_thread(name.key(0).at_hand) == ("zero",)
+    assert name.key(0).sync.at_hand() == ("zero",)
+    await name.key(0).invalidate()
+    assert name.key(0).at_hand() is None
+    assert name.key(1).at_hand() == (None,)
+
+
 async def test_a_reading_says_where_it_came_from(app: Selaras) -> None:
     @app.cached
     async def product(id: int) -> int:

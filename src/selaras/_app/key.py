@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from selaras._app.portal import wait_for
 from selaras._app.program import Program
 from selaras._app.writing import BlockingWriting, Writing
+from selaras._cache.cache import MISSING
 from selaras._cache.family import Slot
 from selaras._core.cache.freshness import Level
 from selaras._core.durations import duration_us
@@ -84,6 +85,14 @@ class Key(Generic[V]):
         await process.open()
         value: V = await process.cache.get(self.slot, None if fresh is None else level_of(fresh))
         return value
+
+    def at_hand(self, fresh: Fresh | None = None) -> tuple[V] | None:
+        """Return the value if the local tier may serve it without waiting, alone in a tuple. From any thread."""
+        process = self._program.process()
+        if not process.opened:
+            return None
+        value: Any = process.cache.hit(self.slot, None if fresh is None else level_of(fresh))
+        return None if value is MISSING else (value,)
 
     async def read(self, fresh: Fresh | None = None) -> Reading[V]:
         """Read through, and say where the value came from."""
@@ -162,7 +171,12 @@ class BlockingKey(Generic[V]):
 
     def get(self, fresh: Fresh | None = None) -> V:
         """Read through. Inside a job no level goes below "causal"."""
-        return wait_for(lambda: self.aio.get(fresh))
+        found = self.aio.at_hand(fresh)
+        return wait_for(lambda: self.aio.get(fresh)) if found is None else found[0]
+
+    def at_hand(self, fresh: Fresh | None = None) -> tuple[V] | None:
+        """Return the value if the local tier may serve it without waiting, alone in a tuple."""
+        return self.aio.at_hand(fresh)
 
     def read(self, fresh: Fresh | None = None) -> Reading[V]:
         """Read through, and say where the value came from."""
