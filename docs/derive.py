@@ -210,14 +210,18 @@ KNOWS: dict[str, Callable[..., object]] = {
 def _block(text: str) -> str:
     """Return a docstring as Markdown: its sections as lists."""
     lines: list[str] = []
+    lists = False  # outside of its sections what is indented is code
     for line in text.splitlines():
+        if line and not line.startswith(" "):
+            lists = False
         if line.rstrip() in ("Args:", "Raises:", "Attributes:", "Returns:"):
             lines.append(f"*{line.strip().rstrip(':')}*")
             lines.append("")
-        elif line.startswith("    ") and not line.startswith("     ") and ":" in line:
+            lists = True
+        elif lists and line.startswith("    ") and not line.startswith("     ") and ":" in line:
             lines.append(f"- {line.strip()}")
         else:
-            lines.append(line if not line.startswith("        ") else f"  {line.strip()}")
+            lines.append(f"  {line.strip()}" if lists and line.startswith("        ") else line)
     return "\n".join(lines)
 
 

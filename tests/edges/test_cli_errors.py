@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from tests.edges.shell import Line, Shell
+
+from selaras.cli.main import cli
+from selaras.cli.texts import NAMED
 
 
 def test_without_an_app_or_a_store_it_says_how_to_name_one(line: Line) -> None:
@@ -237,3 +244,77 @@ def _path() -> str:
     import sys
 
     return f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+def _texts(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Parameter]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _texts(below, (*words, name))
+    else:
+        yield from ((words, param) for param in command.params if param.type is NAMED)
+
+
+TEXTS = [(words, param) for words, param in _texts(cli, ()) if words[0] != "demo"]
+
+
+def test_texts_that_must_not_be_empty_are_found() -> None:
+    assert {"jobs purge", "jobs retry", "queues pause", "cache invalidate", "worker"} <= {
+        " ".join(words) for words, _ in TEXTS
+    }
+
+
+@pytest.mark.parametrize(("words", "param"), TEXTS, ids=[f"{'-'.join(words)}-{param.name}" for words, param in TEXTS])
+def test_an_empty_name_is_refused_and_does_not_mean_all(
+    line: Line, words: tuple[str, ...], param: click.Parameter
+) -> None:
+    given = (param.opts[0], "") if isinstance(param, click.Option) else ("", "", "")
+
+    result = line(*words, *given)
+
+    assert result.exit_code == 2
+    assert "it is empty: give a name, or leave it out" in result.stderr
+
+
+def test_an_argument_of_a_loader_may_be_empty(line: Line, shell: Shell) -> None:
+    shell.enqueue()
+
+    assert "no int" in line("cache", "get", "price", "").stderr
+
+
+def test_explain_of_nothing_is_a_mistake(line: Line, shell: Shell) -> None:
+    shell.enqueue()
+
+    assert line("explain", "").exit_code == 2
+
+
+@pytest.mark.parametrize(("lease", "said"), [("0", "at least 500ms"), ("0.1", "at least 500ms"), ("-1", "time")])
+def test_a_lease_in_which_nothing_can_be_done_is_refused(line: Line, lease: str, said: str) -> None:
+    result = line("worker", "shop:app", "--burst", "--lease", lease)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_command_that_does_not_exist_is_told_with_the_one_that_may_be_meant(line: Line) -> None:
+    assert "did you mean 'jobs'?" in line("job", "list").stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no file that is always full")
+@pytest.mark.parametrize("arguments", ["jobs list", "--help"])
+def test_a_place_that_is_full_is_told_without_a_traceback(shell: Shell, arguments: str) -> None:
+    shell.enqueue()
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "selaras", *arguments.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=shell.directory,
+            env={**os.environ, "SELARAS_APP": "shop:app"},
+            check=False,
+        )
+
+    assert result.returncode == 1
+    assert result.stderr.decode() == "selaras: what this says cannot be written: No space left on device\n"

@@ -108,6 +108,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("lineage", 50, "count", "jobs a second whose reads are noted for `selaras explain`, a process; 0: none"),
     Option("partitions", 1, "count", "each is a unit of order of its own; fixed when the store is made"),
 )
+LEASE_LEAST_US: Final = 500_000
+
 _BY_NAME: Final = {option.name: option for option in OPTIONS}
 
 
@@ -209,9 +211,22 @@ def settings_from(given: Mapping[str, Any], environment: Mapping[str, str] | Non
             values[option.name] = option.read(option.default, option.name)
     if values["partitions"] < 1:
         raise ConfigurationError("partitions must be at least 1")
-    if values["heartbeat"] * 2 > values["lease"]:
-        raise ConfigurationError("heartbeat must be at most half of lease, or one late beat loses every job")
+    check_lease(values["lease"], values["heartbeat"])
     return Settings(**values, origins=origins)
+
+
+def check_lease(lease_us: int, heartbeat_us: int) -> None:
+    """Raise ConfigurationError unless a worker that is busy for a moment keeps its jobs."""
+    if lease_us < LEASE_LEAST_US:
+        raise ConfigurationError(
+            f"lease={format_us(lease_us)}: give at least {format_us(LEASE_LEAST_US)}, or a worker that is busy for"
+            " a moment loses its jobs"
+        )
+    if not 0 < heartbeat_us * 2 <= lease_us:
+        raise ConfigurationError(
+            f"heartbeat={format_us(heartbeat_us)}: give at most half of the lease of {format_us(lease_us)}, or one late"
+            " beat loses every job"
+        )
 
 
 def _count(value: Any, origin: str) -> int:

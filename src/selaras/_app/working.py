@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
+from msgspec.structs import replace
+
 from selaras._app.neighbours import name_of_worker, warn_of_neighbours
 from selaras._app.portal import refuse_on_loop
 from selaras._app.program import Program
+from selaras._app.settings import Settings, check_lease
+from selaras._core.cache.key import checked_name
 from selaras._core.durations import Duration, duration_us
 
 if TYPE_CHECKING:  # a producer never needs a worker's modules
@@ -44,6 +48,8 @@ class AppWorker:
     def __init__(self, program: Program, options: WorkerOptions) -> None:
         self._program = program
         self._options = options
+        self._settings = in_force(program.settings, options)
+        self._queues = tuple(dict.fromkeys(checked_name(queue, what="queue") for queue in options.get("queues") or ()))
         self._worker: Worker | None = None
         self._stopped: bool | None = None
 
@@ -51,7 +57,7 @@ class AppWorker:
     def queues(self) -> tuple[str, ...]:
         """The queues it serves."""
         self._program.registry.complete()
-        return tuple(self._options.get("queues") or self._program.registry.queues(self._program.settings.queue))
+        return self._queues or tuple(self._program.registry.queues(self._program.settings.queue))
 
     async def run(self) -> Exit:
         """Work until told to stop; with `burst`, until nothing is left to do."""
@@ -63,7 +69,7 @@ class AppWorker:
         await process.open()
         if self._stopped is not None:
             return Exit.STOPPED
-        options, settings = self._options, self._program.settings
+        options, settings = self._options, self._settings
         await warn_of_neighbours(self._program, process)
         self._worker = Worker(
             process.store,
@@ -72,12 +78,12 @@ class AppWorker:
             process.entropy,
             queues=self.queues,
             name=name_of_worker(options.get("name", ""), self._program.reference()),
-            concurrency=options.get("concurrency", settings.concurrency),
-            threads=options.get("threads", settings.threads),
-            processes=options.get("children", settings.children),
-            lease_us=_us(options.get("lease"), settings.lease, "lease"),
-            heartbeat_us=_us(options.get("heartbeat"), settings.heartbeat, "heartbeat"),
-            grace_us=_us(options.get("grace"), settings.grace, "grace"),
+            concurrency=settings.concurrency,
+            threads=settings.threads,
+            processes=settings.children,
+            lease_us=settings.lease,
+            heartbeat_us=settings.heartbeat,
+            grace_us=settings.grace,
             burst=options.get("burst", False),
             observer=options.get("observer"),
             owns_process=options.get("owns_process", False),
@@ -108,6 +114,27 @@ class AppWorker:
 def make_worker(program: Program, options: WorkerOptions) -> AppWorker:
     """Make a worker that starts when it is run."""
     return AppWorker(program, options)
+
+
+def in_force(settings: Settings, options: WorkerOptions) -> Settings:
+    """Return the settings of one worker: the app's, with what its options say instead.
+
+    Raises:
+        ConfigurationError: of a lease that is too short, or a heartbeat that is too long for it.
+    """
+    lease = _us(options.get("lease"), settings.lease, "lease")
+    heartbeat = options.get("heartbeat")
+    beat = min(settings.heartbeat, lease // 3) if heartbeat is None else duration_us(heartbeat, name="heartbeat")
+    check_lease(lease, beat)
+    return replace(
+        settings,
+        concurrency=options.get("concurrency", settings.concurrency),
+        threads=options.get("threads", settings.threads),
+        children=options.get("children", settings.children),
+        lease=lease,
+        heartbeat=beat,
+        grace=_us(options.get("grace"), settings.grace, "grace"),
+    )
 
 
 def _us(given: Duration | None, default: int, name: str) -> int:

@@ -32,6 +32,7 @@ from selaras.cli.durations import level
 from selaras.cli.exits import Misused, Told
 from selaras.cli.output import instant_text, one_line, print_facts, print_json, print_table, value_text
 from selaras.cli.target import Target, json_option, on_store
+from selaras.cli.texts import ANY_TEXT
 
 _AGES: Final = (*(f"< {format_us(us)}" for us in AGES_US), f"> {format_us(AGES_US[-1])}", "not known")
 _FOUND_SHOWN: Final = 5
@@ -44,7 +45,7 @@ def cache() -> None:
 
 @cache.command("get")
 @click.argument("family")
-@click.argument("arguments", nargs=-1, metavar="[ARGUMENT]...")
+@click.argument("arguments", nargs=-1, type=ANY_TEXT, metavar="[ARGUMENT]...")
 @click.option(
     "--fresh",
     type=level,
@@ -88,7 +89,7 @@ async def get(target: Target, family: str, arguments: Sequence[str], fresh: Fres
 
 @cache.command("show")
 @click.argument("family")
-@click.argument("arguments", nargs=-1, metavar="[ARGUMENT]...")
+@click.argument("arguments", nargs=-1, type=ANY_TEXT, metavar="[ARGUMENT]...")
 @json_option
 @on_store
 async def show(target: Target, family: str, arguments: Sequence[str], as_json: bool) -> None:
@@ -133,7 +134,7 @@ async def show(target: Target, family: str, arguments: Sequence[str], as_json: b
 
 @cache.command("warm")
 @click.argument("family")
-@click.argument("arguments", nargs=-1, metavar="[ARGUMENT]...")
+@click.argument("arguments", nargs=-1, type=ANY_TEXT, metavar="[ARGUMENT]...")
 @click.option(
     "--loads",
     type=click.IntRange(min=1),
@@ -179,7 +180,7 @@ async def warm(target: Target, family: str, arguments: Sequence[str], loads: int
 
 
 @cache.command("invalidate")
-@click.argument("words", nargs=-1, metavar="[FAMILY [ARGUMENT]... | VALUE]")
+@click.argument("words", nargs=-1, type=ANY_TEXT, metavar="[FAMILY [ARGUMENT]... | VALUE]")
 @click.option("--tag", metavar="NAME", help="All values that bear this tag; with a VALUE: this tag of that value.")
 @click.option("--family", metavar="FAMILY", help="All values of a family.")
 @click.option("--key", metavar="TEXT", help="One value by the text of its key, such as product:42; needs no app.")

@@ -11,15 +11,16 @@ from selaras._app.lineage import recent
 from selaras._app.survey import find_job
 from selaras._core.cache.lineage import Happening, What, maker_of
 from selaras.cli.cache import key_for
-from selaras.cli.exits import Told
+from selaras.cli.exits import Misused, Told
 from selaras.cli.output import instant_json, instant_text, print_facts, print_json, print_table
 from selaras.cli.target import Target, json_option, on_store
+from selaras.cli.texts import ANY_TEXT
 
 _COLUMNS = ("WHEN", "WHAT", "JOB", "TASK", "POSITION", "TIER", "PROCESS")
 
 
 @click.command("explain")
-@click.argument("words", nargs=-1, required=True, metavar="JOB | FAMILY [ARGUMENT]...")
+@click.argument("words", nargs=-1, required=True, type=ANY_TEXT, metavar="JOB | FAMILY [ARGUMENT]...")
 @json_option
 @on_store
 async def explain(target: Target, words: Sequence[str], as_json: bool) -> None:
@@ -28,6 +29,8 @@ async def explain(target: Target, words: Sequence[str], as_json: bool) -> None:
     A JOB is named by its id, a value by its FAMILY and the loader's ARGUMENTs, in order or as name=value. Processes note
     so many jobs a second (the setting `lineage`), and keep what they noted for a day at the most.
     """
+    if not words[0]:
+        raise Misused("the first word is empty: name a JOB by its id, or a FAMILY")
     happenings = await recent(target.store)
     is_family = bool(target.reference) and words[0] in target.app.registry.families
     if is_family or len(words) > 1:

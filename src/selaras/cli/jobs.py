@@ -44,6 +44,7 @@ from selaras.cli.waiting import waits_for
 _STATES: Final = [state.value for state in JobState]
 _PURGED: Final = [state.value for state in JobState if state is not JobState.RUNNING]
 _WHY_WIDTH: Final = 60
+_LIST_MOST: Final = 10_000
 
 _state = click.option(
     "--state", "states", multiple=True, type=click.Choice(_STATES), help="Only jobs in this state; may be repeated."
@@ -65,7 +66,7 @@ def jobs() -> None:
     "--limit",
     default=50,
     show_default=True,
-    type=click.IntRange(1, 10_000),
+    type=click.IntRange(1, _LIST_MOST),
     envvar="SELARAS_LIMIT",
     show_envvar=True,
     help="The newest so many.",
@@ -90,7 +91,8 @@ async def list_(
         if not rows:
             await _doubt(target, queue, task)
     if listing.more:
-        click.echo(f"the newest {limit} are shown; --limit shows more", err=True)
+        more = "--limit shows more" if limit < _LIST_MOST else "--state, -q and -t show others"
+        click.echo(f"the newest {limit} are shown; {more}", err=True)
 
 
 async def _doubt(target: Target, queue: str, task: str) -> None:

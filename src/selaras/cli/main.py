@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
 import click
 
 from selaras._core.errors import SelarasError
-from selaras.cli.exits import Interrupted, told
+from selaras.cli.exits import Interrupted, Told, told
+from selaras.cli.listing import nearest
+from selaras.cli.texts import refuse_empty
 
 _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "worker": ("selaras.cli.worker:worker", "Run jobs of an app."),
@@ -23,6 +28,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "demo": ("selaras.demo.command:demo", "Run a month of real flights, and check every plane."),
 }
 """name -> (where it is, one line about it)."""
+
+_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG})
 
 _EPILOG: Final = """\b
 Exit codes:
@@ -49,7 +56,16 @@ class CommandLine(click.Group):
         module, _, attribute = known[0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        refuse_empty(command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of a name that is none say what may have been meant."""
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}: {nearest(args[0], _COMMANDS, 'command')}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list from what is known here, so that help imports no command."""
@@ -59,12 +75,19 @@ class CommandLine(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error of Selaras becomes a sentence and an exit code."""
         try:
-            return super().invoke(ctx)
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+            return answer
         except SelarasError as error:
             logging.getLogger("selaras.cli").debug("failed", exc_info=True)
             raise told(error) from error
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted") from error
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed once more at the end
+            raise Told(f"what this says cannot be written: {error.strerror}") from error
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:

@@ -9,14 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
-from msgspec.structs import replace
 
 from selaras import __version__
 from selaras._app.app import Selaras
 from selaras._app.fleet import FLEET_VARIABLE, run_alone, run_fleet, run_on_loop
 from selaras._app.settings import OPTIONS, Settings
-from selaras._app.working import WorkerOptions
-from selaras._core.durations import duration_us
+from selaras._app.working import WorkerOptions, in_force
 from selaras.cli.durations import duration
 from selaras.cli.exits import Misused
 from selaras.cli.intro import facts, hints, introduction
@@ -151,7 +149,7 @@ def worker(
     made = program.worker(**chosen)
     if not in_fleet:
         run_on_loop(_look(program))
-        _introduce(program, app, _in_force(program.settings, chosen), made.queues, fleet, as_json=as_json)
+        _introduce(program, app, in_force(program.settings, chosen), made.queues, fleet, as_json=as_json)
     if (fleet > 1 or reload) and not in_fleet:
         command = _command(app, chosen, level, as_json=as_json)
         code = run_fleet(command, fleet, reporter, watching if reload else None)
@@ -178,19 +176,6 @@ def _introduce(
             click.echo(f"  {line}", err=True)
     for hint in hints(program, queues):
         _log.warning("%s", hint)
-
-
-def _in_force(settings: Settings, chosen: WorkerOptions) -> Settings:
-    """The app's settings with what the command line says instead."""
-    lease = duration_us(chosen["lease"]) if "lease" in chosen else settings.lease
-    return replace(
-        settings,
-        concurrency=chosen.get("concurrency", settings.concurrency),
-        threads=chosen.get("threads", settings.threads),
-        grace=duration_us(chosen["grace"]) if "grace" in chosen else settings.grace,
-        lease=lease,
-        heartbeat=min(settings.heartbeat, lease // 3),
-    )
 
 
 def _command(app: str, chosen: WorkerOptions, level: str, *, as_json: bool) -> list[str]:

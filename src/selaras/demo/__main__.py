@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from selaras.demo.command import demo
+import sys
 
-demo(prog_name="selaras demo")
+from selaras.cli.main import cli
+
+cli(["demo", *sys.argv[1:]], prog_name="selaras")

@@ -18,10 +18,11 @@ import msgspec
 from msgspec import Struct
 from rich.console import Console
 
-from selaras import ConfigurationError, Selaras, SelarasError
+from selaras import Selaras
 from selaras._app.survey import cache_stats, queue_stats
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.states import JobState
+from selaras.cli.exits import Misused, Told
 from selaras.demo.answer import JANUARY, YEAR, differences, right_answer, total
 from selaras.demo.crew import Crew, CrewFailed
 from selaras.demo.flights import Flight, read_flights, read_models
@@ -83,28 +84,20 @@ def demo(year: bool, workers: int, naive: bool, kill: bool, url: str, flights: i
     Exits with 1 if any plane is wrong (as it is with --naive).
     """
     if url.startswith("memory:"):
-        raise _Misused("--url memory://: the workers are processes of their own, and share no memory")
+        raise Misused("--url memory://: the workers are processes of their own, and share no memory")
     plan = Plan(year=year, workers=workers, naive=naive, kill=kill, url=url, flights=flights or 0)
     console = Console()
     with tempfile.TemporaryDirectory(prefix="selaras-demo-") as directory:
         try:
             outcome = asyncio.run(_run(plan, Path(directory), None if as_json else console))
-        except ConfigurationError as error:
-            raise _Misused(str(error)) from error
-        except (CrewFailed, SelarasError) as error:
-            raise click.ClickException(str(error)) from error
+        except CrewFailed as error:
+            raise Told(str(error)) from error
     if as_json:
         click.echo(msgspec.json.encode(_object(outcome)))
     else:
         show_outcome(console, outcome, naive=naive)
     if not outcome.all_right:
         raise SystemExit(1)
-
-
-class _Misused(click.ClickException):
-    """The command line is wrong: the same command will fail again."""
-
-    exit_code = 2
 
 
 async def _run(plan: Plan, directory: Path, console: Console | None) -> Outcome:
