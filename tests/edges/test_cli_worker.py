@@ -98,7 +98,7 @@ def test_a_log_in_json_is_one_strict_object_a_line(shell: Shell) -> None:
     assert (failed["level"], failed["task"], failed["attempt"]) == ("error", "reprice", 1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_what_runs_finish_and_ends_with_0(shell: Shell, number: signal.Signals) -> None:
     shell.enqueue("slow.options(id='s').call(1.5)")
     process = worker(shell)

@@ -15,7 +15,7 @@ from typing import Final
 
 # Some systems lack some of them.
 STOPPING: Final[tuple[signal.Signals, ...]] = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGBREAK") if hasattr(signal, name)
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGBREAK", "SIGHUP") if hasattr(signal, name)
 )
 
 
@@ -34,7 +34,9 @@ def heard_by(on_signal: Callable[[str], None]) -> Generator[None, None, None]:
         del frame
         on_signal(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, heard) for number in STOPPING}
+    # `nohup` says that the end of its terminal is nothing to a program.
+    deaf = {number for number in STOPPING if number.name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN}
+    before = {number: signal.signal(number, heard) for number in STOPPING if number not in deaf}
     try:
         yield
     finally:
