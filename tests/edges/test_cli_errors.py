@@ -281,7 +281,7 @@ def test_an_empty_name_is_refused_and_does_not_mean_all(
 def test_an_argument_of_a_loader_may_be_empty(line: Line, shell: Shell) -> None:
     shell.enqueue()
 
-    assert "no int" in line("cache", "get", "price", "").stderr
+    assert "no int" in line("cache", "get", "product", "").stderr
 
 
 def test_explain_of_nothing_is_a_mistake(line: Line, shell: Shell) -> None:

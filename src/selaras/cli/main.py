@@ -83,11 +83,6 @@ class CommandLine(click.Group):
             raise told(error) from error
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted") from error
-        except OSError as error:
-            if error.errno not in _UNWRITABLE:
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed once more at the end
-            raise Told(f"what this says cannot be written: {error.strerror}") from error
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -114,6 +109,13 @@ def cli() -> None:
     """
 
 
-def main() -> None:
-    """Run the command line of this process."""
-    cli(prog_name="selaras")
+def main(*words: str) -> None:
+    """Run the command line of this process, with these words before its own."""
+    try:
+        cli([*words, *sys.argv[1:]], prog_name="selaras")
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed once more at the end
+        Told(f"what this says cannot be written: {error.strerror}").show()
+        sys.exit(Told.exit_code)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from selaras.cli.main import main
 
-from selaras.cli.main import cli
-
-cli(["demo", *sys.argv[1:]], prog_name="selaras")
+main("demo")
