@@ -130,11 +130,11 @@ def test_workers_may_be_killed_on_a_real_server_too() -> None:
     server = shared_server()
     server.clear()
 
-    said = _demo("--flights", "1500", "--kill", "--url", server.url)
+    said = _demo("--flights", "4000", "--kill", "--url", server.url)
 
     server.clear()
     assert _is_right(said)
-    assert said["flights"] == 1_500
+    assert said["flights"] == 4_000
     assert said["kills"] >= 1
 
 
