@@ -13,18 +13,26 @@ from decimal import Decimal
 from typing import Any, Final
 
 import click
+import msgspec
 
 from selaras import ConfigurationError
 from selaras._app.meta import decode_meta
 from selaras._app.opening import address_of
 from selaras._app.origin import Origin
 from selaras._app.settings import settings_from
+from selaras._cache.floors import Floors
+from selaras._cache.follower import Follower
+from selaras._cache.local import LocalTier
 from selaras._core.cache.key import checked_name
 from selaras._core.codec import CorruptBytes, codec_of, peek
 from selaras._core.durations import duration_us
 from selaras._core.jobs.failure import Failure
+from selaras._core.jobs.job import NewJob
+from selaras._core.positions import Cursor, Event, News, Scope
 from selaras._core.signature import Signature, Unbindable
 from selaras._stores.redis.address import masked
+from selaras._stores.redis.packing import Packing
+from selaras._stores.redis.records import DAMAGED
 from selaras.cli.arguments import read_arguments
 from selaras.cli.durations import duration, level
 
@@ -55,6 +63,36 @@ class Target:
     seeds: tuple[Any, ...]
 
 
+PACKING: Final = Packing(0, 4)
+_JOB: Final = NewJob(id="j", task="t", payload=b"\x01p", meta=b"m", line="l", writes=("product:1",), priority=2)
+_BEFORE: Final = bytes(25)  # what a script writes in front of a job's bytes
+
+
+def follow(data: bytes) -> None:
+    """Hear four bytes a reply, in any order and of any log. Raises AssertionError where something goes back."""
+    instants = iter(range(1, 1 << 30))
+    follower = Follower(0, _local(), lambda: next(instants))
+    for step in range(0, len(data) - 3, 4):
+        position, what, epoch, sent = data[step : step + 4]
+        events = tuple(
+            Event(one, Scope(one % 3), f"k{one % 5}") for one in range(max(0, position - what % 8), position + 1) if one
+        )
+        reset = what > 200
+        news = News(Cursor(position, position), () if reset else events, reset=reset, epoch=epoch // 64)
+        before = follower.epoch, follower.applied.position, follower.confirmed_ns
+        trusted = follower.heard(news, sent)
+        after = follower.epoch, follower.applied.position, follower.confirmed_ns
+        assert after[0] >= before[0]
+        assert after[2] >= before[2]
+        assert after[1] >= before[1] or after[0] > before[0] or reset
+        assert trusted or after == before
+        assert follower.untouched("k1", follower.applied.position, "f", ())
+
+
+def _local() -> LocalTier:
+    return LocalTier(bytes_most=1 << 20, entries_most=100, floors=Floors(1_000_000_000), instant=lambda: 0)
+
+
 BYTES: Final[Mapping[str, Target]] = {
     "value": Target(
         codec_of(Product).decode, (CorruptBytes,), (codec_of(Product).encode(Product(1, Decimal(2), ["a"])),)
@@ -69,6 +107,16 @@ BYTES: Final[Mapping[str, Target]] = {
     "payload": Target(SIGNATURE.decode, (CorruptBytes, Unbindable), (SIGNATURE.encode(SIGNATURE.bind((1, "x"), {})),)),
     "meta": Target(decode_meta, (ValueError,), (b"\x81\xa7retries\x03",)),
     "failure": Target(Failure.decode, (), (Failure("ValueError", "no").encode(),)),
+    "job in Redis": Target(lambda data: PACKING.job_of("j", data), DAMAGED, (PACKING.blob_of(_JOB),)),
+    "job's record in Redis": Target(
+        lambda data: PACKING.record_of("j", _BEFORE + data, None), DAMAGED, (PACKING.blob_of(_JOB) + bytes(2),)
+    ),
+    "effect in Redis": Target(
+        PACKING.effect_of,
+        DAMAGED,
+        tuple(b"%016x" % 1 + msgspec.msgpack.encode(effect) for effect in ((1, "free_unique", "u", "j"),)),
+    ),
+    "log": Target(follow, (), (bytes((1, 1, 0, 1, 3, 2, 0, 2, 2, 255, 64, 3)),)),
 }
 
 TEXTS: Final[Mapping[str, Target]] = {
