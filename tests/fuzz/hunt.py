@@ -12,22 +12,22 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.targets import BYTES, TEXTS, fuzzed, text_of
-
 
 def main() -> None:
-    if len(sys.argv) < 2 or sys.argv[1] not in {**BYTES, **TEXTS}:
-        raise SystemExit(f"{__doc__}\nTargets: {', '.join([*BYTES, *TEXTS])}")
-    name = sys.argv.pop(1)
     atheris: Any = importlib.import_module("atheris")
-    target = BYTES.get(name) or TEXTS[name]
+    with atheris.instrument_imports(include=["selaras"]):  # of everything else it would take a minute
+        targets = importlib.import_module("tests.fuzz.targets")
+    every = {**targets.BYTES, **targets.TEXTS}
+    if len(sys.argv) < 2 or sys.argv[1] not in every:
+        raise SystemExit(f"{__doc__}\nTargets: {', '.join(every)}")
+    name = sys.argv.pop(1)
+    target = every[name]
     corpus = Path(tempfile.mkdtemp(prefix="selaras-fuzz-"))
     for number, seed in enumerate(target.seeds):
         (corpus / str(number)).write_bytes(seed if isinstance(seed, bytes) else seed.encode())
-    atheris.instrument_all()
     atheris.Setup(
         [sys.argv[0], *sys.argv[1:], str(corpus)],
-        lambda data: fuzzed(target, data if name in BYTES else text_of(data)),
+        lambda data: targets.fuzzed(target, data if name in targets.BYTES else targets.text_of(data)),
     )
     atheris.Fuzz()
 
