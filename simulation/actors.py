@@ -22,7 +22,21 @@ from simulation.truth import GHOST
 if TYPE_CHECKING:
     from simulation.world import Node
 
-_TASKS: Final = ("write", "write", "write", "ordered", "shared", "pair", "bump", "save", "look", "look", "mail")
+_TASKS: Final = (
+    "write",
+    "write",
+    "write",
+    "ordered",
+    "shared",
+    "pair",
+    "bump",
+    "save",
+    "restock",
+    "sweep",
+    "look",
+    "look",
+    "mail",
+)
 _BATCH: Final = 8
 _READ_EVERY: Final = 0.03
 _WRITE_EVERY: Final = 0.1
@@ -132,7 +146,7 @@ async def write(node: Node) -> None:
 
 async def _in_a_scope(node: Node, chance: Random, key: str) -> None:
     handle = node.program.key(key)
-    scope = handle.writing()
+    scope = _scope_over(node, chance, key)
     async with scope:
         owner = scope._session.owner
         node.trace.add("begin", node.name, "writing", scope.fence, key)
@@ -147,6 +161,17 @@ async def _in_a_scope(node: Node, chance: Random, key: str) -> None:
     if version:
         node.promises.told(node.name, key, version)
         await node.read(key, None, how="after its writing()")
+
+
+def _scope_over(node: Node, chance: Random, key: str) -> Any:
+    """Return a scope on a key, on a tag that it bears, or on its family as a whole."""
+    family, _, number = key.partition(":")
+    dice = chance.random()
+    if dice < 0.1:
+        return node.program.families[family].all().writing()
+    if dice < 0.25 and family == "item":
+        return node.program.app.tag("shelf", int(number)).writing()
+    return node.program.key(key).writing()
 
 
 async def _told_afterwards(node: Node, chance: Random, key: str) -> None:

@@ -91,6 +91,14 @@ def declare(node: Node) -> Declared:
     async def pair(a: int, b: int, n: int) -> int:
         return await _write(node, list(dict.fromkeys((f"item:{a}", f"item:{b}"))), n)
 
+    @app.task(writes=app.tag("shelf", by="id"))
+    async def restock(id: int, n: int) -> int:
+        return await _write(node, [f"item:{id}"], n)
+
+    @app.task(writes=item.all())
+    async def sweep(id: int, n: int) -> int:
+        return await _write(node, [f"item:{key}" for key in dict.fromkeys((id, 0))], n)
+
     @app.task(writes=served)
     async def bump(id: int, n: int) -> int:
         return await _write(node, [f"served:{id}"], n)
@@ -108,7 +116,7 @@ def declare(node: Node) -> Declared:
         return await _look(node, id, n)
 
     families: Any = {"item": item, "served": served, "late": late}
-    tasks: Any = {one.name: one for one in (write, ordered, shared, pair, bump, save, look, mail)}
+    tasks: Any = {one.name: one for one in (write, ordered, shared, pair, restock, sweep, bump, save, look, mail)}
     return Declared(app, families, tasks)
 
 
@@ -167,6 +175,8 @@ async def _change(node: Node, chance: Random, job: CurrentJob, key: str, claimed
         await handle.put(version)
     elif chance.random() < 0.1:
         await handle.invalidate()
+    elif own and chance.random() < 0.05:
+        await node.program.app.tag("shelf", int(key.partition(":")[2])).invalidate()
     if own and chance.random() < 0.3:
         await node.read(key, None, needed_ns=claimed_ns, own=version, how="in its body, after its commit")
 

@@ -19,11 +19,13 @@ from selaras import StoreUnavailable, UnknownJob
 from selaras._app.lines import HELD
 from selaras._app.process import Process
 from selaras._contracts.partition import CacheStats, JobFilter
+from selaras._core.cache.opening import open_name
 from selaras._core.errors import LeaseLost, SelarasError
 from selaras._core.events import SettleRefused, Trouble, WorkerEvent
 from selaras._core.jobs.job import Attempt, Fate as JobFate, JobRecord
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.states import JobState
+from selaras._core.positions import Scope
 from selaras._core.routing import partition_of
 from selaras._stores.memory import log as memory_log
 from selaras._stores.memory.store import MemoryStore
@@ -96,7 +98,12 @@ class _Glass:
         return any(fate is JobFate.RUNNING for fate in fates)
 
     def covers(self, key: str, job: str, fence: int) -> bool:
-        intents = at_once(self._partitions[partition_of(key, len(self._partitions))].intents(key))
+        home = partition_of(key, len(self._partitions))
+        family, _, number = key.partition(":")
+        names = [key, open_name(Scope.FAMILY, family, home)]
+        if family == "item":
+            names.append(open_name(Scope.TAG, f"shelf:{number}", home))
+        intents = [one for name in names for one in at_once(self._partitions[home].intents(name))]
         return any(one.job == job and one.fence == fence for one in intents)
 
     def records(self) -> dict[str, JobRecord]:
