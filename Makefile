@@ -21,7 +21,7 @@ help: ## Show this list
 	@printf '\n  ARGS="..." is handed on, as in: make demo ARGS="--kill" · make test ARGS="-k fence"\n'
 
 demo: $(VENV)/.ready-run ## Run January 2013's flights through two workers, and check every plane
-	@$(BIN)/python -m selaras.demo $(ARGS)
+	@$(BIN)/python -m selaras demo $(ARGS)
 
 test: $(VENV)/.ready-test ## Run the tests
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)

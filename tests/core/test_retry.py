@@ -62,3 +62,10 @@ def test_jobs_that_failed_together_come_back_apart(attempt: int) -> None:
 def test_settings_that_mean_nothing_are_refused(make: object) -> None:
     with pytest.raises(ConfigurationError):
         make()  # type: ignore[operator]
+
+
+def test_zero_is_a_setting_like_any_other() -> None:
+    assert Backoff(first_us=0, most_us=0, factor=1, jitter=0).delay_us(3, Fixed(0.5)) == 0
+    assert Backoff(factor=1_000, jitter=10).factor == 1_000
+    none = Policy(retries=0, timeout_us=0, max_lost=0, result_ttl_us=0, failed_ttl_us=0, stray_delay_us=0)
+    assert none.retries == none.stray_delay_us == 0

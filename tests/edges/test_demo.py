@@ -83,7 +83,7 @@ async def test_what_is_not_known_is_none(ledger: Ledger) -> None:
 
 def _demo(*options: str, code: int = 0) -> dict[str, Any]:
     ended = subprocess.run(
-        [sys.executable, "-m", "selaras.demo", "--json", *options],
+        [sys.executable, "-m", "selaras", "demo", "--json", *options],
         check=False,
         capture_output=True,
         stdin=subprocess.DEVNULL,
@@ -148,7 +148,7 @@ def test_a_hand_made_cache_goes_wrong_silently() -> None:
 
 def test_without_a_terminal_progress_is_plain_lines() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "selaras.demo", "--flights", "300", "--workers", "1"],
+        [sys.executable, "-m", "selaras", "demo", "--flights", "300", "--workers", "1"],
         check=True,
         capture_output=True,
         stdin=subprocess.DEVNULL,
@@ -167,7 +167,7 @@ def test_without_a_terminal_progress_is_plain_lines() -> None:
 )
 def test_a_store_that_cannot_be_used_is_refused_in_words(url: str, said: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "selaras.demo", "--flights", "10", "--url", url],
+        [sys.executable, "-m", "selaras", "demo", "--flights", "10", "--url", url],
         check=False,
         capture_output=True,
         stdin=subprocess.DEVNULL,

@@ -109,10 +109,10 @@ def cli() -> None:
     """
 
 
-def main(*words: str) -> None:
-    """Run the command line of this process, with these words before its own."""
+def main() -> None:
+    """Run the command line of this process."""
     try:
-        cli([*words, *sys.argv[1:]], prog_name="selaras")
+        cli(prog_name="selaras")
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise

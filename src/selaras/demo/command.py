@@ -18,11 +18,10 @@ import msgspec
 from msgspec import Struct
 from rich.console import Console
 
-from selaras import Selaras
+from selaras import ConfigurationError, Selaras
 from selaras._app.survey import cache_stats, queue_stats
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.states import JobState
-from selaras.cli.exits import Misused, Told
 from selaras.demo.answer import JANUARY, YEAR, differences, right_answer, total
 from selaras.demo.crew import Crew, CrewFailed
 from selaras.demo.flights import Flight, read_flights, read_models
@@ -84,14 +83,14 @@ def demo(year: bool, workers: int, naive: bool, kill: bool, url: str, flights: i
     Exits with 1 if any plane is wrong (as it is with --naive).
     """
     if url.startswith("memory:"):
-        raise Misused("--url memory://: the workers are processes of their own, and share no memory")
+        raise ConfigurationError("--url memory://: the workers are processes of their own, and share no memory")
     plan = Plan(year=year, workers=workers, naive=naive, kill=kill, url=url, flights=flights or 0)
     console = Console()
     with tempfile.TemporaryDirectory(prefix="selaras-demo-") as directory:
         try:
             outcome = asyncio.run(_run(plan, Path(directory), None if as_json else console))
         except CrewFailed as error:
-            raise Told(str(error)) from error
+            raise click.ClickException(str(error)) from error
     if as_json:
         click.echo(msgspec.json.encode(_object(outcome)))
     else:
