@@ -248,6 +248,7 @@ def run(model: Model, rule: str, invariants: str, *, quick: bool = False) -> Out
             "java",
             *(["-XX:+UseSerialGC"] if quick else ["-XX:+UseParallelGC"]),
             "-Xmx2g",
+            f"-Djava.io.tmpdir={folder}",  # where TLC lays its own modules: one that begins beside it would read half of them
             "-cp",
             str(jar()),
             "tlc2.TLC",
