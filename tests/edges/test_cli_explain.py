@@ -83,3 +83,15 @@ async def look(id: int) -> float:
     return (await product(id)).price
 """
 APART = '@app.task(executor="process")'
+
+
+@everywhere
+def test_what_the_command_line_did_is_explained_too(shell: Shell, line: Line) -> None:
+    shell.enqueue()
+    assert line("cache", "get", "product", "42").exit_code == 0
+    assert line("cache", "invalidate", "product", "42").exit_code == 0
+    assert line("cache", "get", "product", "42").exit_code == 0
+
+    happened = [one["what"] for one in line.json("explain", "product", "42")["happened"]]
+
+    assert sorted(happened) == ["filled", "filled", "voided"]

@@ -94,7 +94,6 @@ def on_app(command: Callable[Concatenate[Selaras, P], None]) -> Callable[..., No
 
 
 async def _on(app: Selaras, reference: str, command: Callable[[Target], Coroutine[Any, Any, None]]) -> None:
-    app.process().cache.lineage = None  # whoever looks is no part of what is looked at
     async with app:
         await command(Target(app, reference, app.process().clock.wall_us()))
 
