@@ -232,3 +232,45 @@ def test_debug_tells_every_job(shell: Shell) -> None:
     _, _, err = ended(worker(shell, "--burst", "--log-level", "debug"))
 
     assert "slow s succeeded (attempt 1" in err
+
+
+@everywhere
+def test_what_this_program_cannot_run_is_told_once_a_task_at_the_start_and_at_the_end(shell: Shell) -> None:
+    shell.write(
+        "before.py",
+        """
+        from selaras import Selaras
+
+        app = Selaras()
+
+        @app.task
+        async def odd(value: int, other: int) -> None: ...
+
+        @app.task
+        async def gone(n: int) -> None: ...
+        """,
+    )
+    shell.enqueue(
+        "odd.options(id='odd-1').call(1, 2)",
+        "odd.options(id='odd-2').call(1, 2)",
+        "gone.options(id='gone').call(1)",
+        module="before",
+    )
+
+    code, _, err = ended(worker(shell, "--burst"))
+
+    assert code == 0
+    assert err.count("cannot run are given back") == 1, err
+    assert "task 'odd': jobs that this worker cannot run are given back" in err
+    assert err.count("1 unfinished job that shop:app") == 1  # the removed task, which is known at the start
+    assert "3 unfinished jobs that shop:app does not know or whose arguments do not fit" in err.splitlines()[-1]
+    assert "2 of task 'odd'" in err.splitlines()[-1]
+    assert "1 of task 'gone'" in err.splitlines()[-1]
+    notes = shell.selaras("jobs", "--app", "shop:app").stdout
+    assert notes.count("cannot run: the arguments do not fit task 'odd'") == 2
+    gone = shell.selaras("jobs", "show", "gone", "--app", "shop:app").stdout
+    assert "waits for  a worker that can run it: " in gone
+    assert "task 'gone'" in gone
+    odd = shell.selaras("jobs", "show", "odd-1", "--app", "shop:app").stdout
+    assert "the arguments do not fit task 'odd'" in odd
+    assert "start one" not in odd + gone

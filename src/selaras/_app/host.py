@@ -38,6 +38,9 @@ from selaras._core.signature import Arguments, Unbindable
 
 _log = logging.getLogger("selaras")
 
+_STRAYS_TOLD: Final = 3
+"""Reasons why jobs of a task cannot run here that are told; what does not fit may differ from job to job."""
+
 _STRAY_LEAST_US: Final = 1_000_000
 _STRAY_MOST_US: Final = 60_000_000
 """A job that this program cannot run rests as long as it has been resting, within these bounds: so it doubles."""
@@ -59,6 +62,7 @@ class AppHost:
         self._instance = ""
         self._sent_ns = [0] * process.partitions
         self._progress: list[dict[tuple[str, int], bytes]] = [{} for _ in range(process.partitions)]
+        self._strays: dict[str, set[str]] = {}  # task → why its jobs cannot run here, as was told
         self._replaces: dict[str, Placed] = {}  # twins to be cancelled once the children that replace them are there
         self.tasks: Mapping[str, Mode] = {name: spec.mode for name, spec in self._tasks.items()}
         in_processes = Mode.PROCESS in self.tasks.values()
@@ -261,6 +265,15 @@ class AppHost:
         strayed_us = self._process.clock.wall_us() - claim.strayed_us if claim.strayed_us else 0
         delay_us = min(max(strayed_us, _STRAY_LEAST_US), _STRAY_MOST_US)
         end: End = Misfit(reason)
+        told = self._strays.setdefault(claim.task, set())
+        if reason not in told and len(told) < _STRAYS_TOLD:
+            told.add(reason)
+            _log.warning(
+                "task %r: jobs that this worker cannot run are given back, job %s the first: %s",
+                claim.task,
+                claim.job,
+                reason,
+            )
         if strayed_us >= UNROUTABLE_US:
             end = Failed(Failure("Unroutable", f"unroutable: {reason}"), final=True)
             _log.error("job %s of task %r is unroutable: %s", claim.job, claim.task, reason)

@@ -39,7 +39,7 @@ from selaras.cli.output import (
 )
 from selaras.cli.payloads import arguments_of, error_of, error_text, progress_of, result_of
 from selaras.cli.target import Target, json_option, on_store
-from selaras.cli.waiting import waits_for
+from selaras.cli.waiting import stray_reason, waits_for
 
 _STATES: Final = [state.value for state in JobState]
 _PURGED: Final = [state.value for state in JobState if state is not JobState.RUNNING]
@@ -86,7 +86,7 @@ async def list_(
         for job in listing.jobs:
             click.echo(job.id)
     else:
-        rows = [_row(job, target.now_us) for job in listing.jobs]
+        rows = [_row(target, job) for job in listing.jobs]
         print_table(("ID", "STATE", "TASK", "QUEUE", "AGE", "ATTEMPT", "NOTE"), rows, empty="no such jobs")
         if not rows:
             await _doubt(target, queue, task)
@@ -241,15 +241,15 @@ def _unknown(target: Target, id: str) -> Told:
 # -- words
 
 
-def _row(job: JobRecord, now_us: int) -> tuple[str, ...]:
+def _row(target: Target, job: JobRecord) -> tuple[str, ...]:
     return (
         job.id,
         job.state.value,
         job.task,
         job.queue,
-        ago_text(job.created_us, now_us),
+        ago_text(job.created_us, target.now_us),
         _attempt_text(job),
-        short(_note(job, now_us), _WHY_WIDTH),
+        short(_note(target, job), _WHY_WIDTH),
     )
 
 
@@ -257,8 +257,11 @@ def _attempt_text(job: JobRecord) -> str:
     return f"{job.attempt} (lost {job.lost})" if job.lost else str(job.attempt)
 
 
-def _note(job: JobRecord, now_us: int) -> str:
-    failure = error_of(job)
+def _note(target: Target, job: JobRecord) -> str:
+    failure, now_us = error_of(job), target.now_us
+    stray = stray_reason(target, job)
+    if stray:
+        return f"cannot run: {stray}"
     match job.state:
         case JobState.SCHEDULED:
             due = f"due in {rough_text(job.due_us - now_us)}" if job.due_us > now_us else "due"

@@ -7,7 +7,7 @@ import shlex
 from selaras._app.survey import Found, find_job, line_holder, queue_stats
 from selaras._contracts.store import Store
 from selaras._core.jobs.job import JobRecord, Parent
-from selaras._core.jobs.states import JobState
+from selaras._core.jobs.states import JobEvent, JobState
 from selaras.cli.output import one_line, rough_text
 from selaras.cli.target import Target
 
@@ -19,7 +19,7 @@ async def waits_for(target: Target, found: Found) -> list[str]:
         case JobState.BLOCKED:
             return [await _parent(store, parent, job) for parent in job.parents] or ["the scope that made it"]
         case JobState.SCHEDULED if job.due_us > now_us:
-            return [f"its time, in {rough_text(job.due_us - now_us)}"]
+            return [*_stray(target, job), f"its time, in {rough_text(job.due_us - now_us)}"]
         case JobState.HELD:
             return [await _line(found)]
         case JobState.READY | JobState.SCHEDULED:
@@ -41,12 +41,31 @@ async def _line(found: Found) -> str:
     return f"its turn in line {one_line(found.job.line)}{who}"
 
 
+def stray_reason(target: Target, job: JobRecord) -> str:
+    """Say why no worker can run a job that waits to run, as far as is known; empty: nothing is in its way."""
+    if job.state not in (JobState.READY, JobState.SCHEDULED):
+        return ""
+    if job.strayed_us:
+        back = next((ended.reason for ended in reversed(job.history) if ended.event is JobEvent.GIVE_BACK), "")
+        return job.reason or back or f"none has known task {job.task!r}"
+    if target.reference and job.task not in target.app.registry.tasks:
+        return f"{target.reference} has no task {job.task!r}"
+    return ""
+
+
+def _stray(target: Target, job: JobRecord) -> list[str]:
+    reason = stray_reason(target, job)
+    since = f" (for {rough_text(target.now_us - job.strayed_us)})" if job.strayed_us else ""
+    return [f"a worker that can run it: {reason}{since}"] if reason else []
+
+
 async def _worker(target: Target, job: JobRecord) -> list[str]:
+    stray = _stray(target, job)
+    if stray:
+        return stray
     queue = next((queue for queue in await queue_stats(target.store) if queue.name == job.queue), None)
     if queue is None or not queue.workers:
         return [f"a worker: none serves queue {job.queue!r}; start one: {target.start_line(job.queue)}"]
     if queue.paused:
         return [f"queue {job.queue!r} to be resumed: selaras queues resume {shlex.quote(job.queue)}"]
-    if job.strayed_us:
-        return [f"a worker that knows task {job.task!r}: none has for {rough_text(target.now_us - job.strayed_us)}"]
     return ["a free worker"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -14,17 +15,26 @@ from selaras import __version__
 from selaras._app.app import Selaras
 from selaras._app.fleet import FLEET_VARIABLE, run_alone, run_fleet, run_on_loop
 from selaras._app.settings import OPTIONS, Settings
+from selaras._app.survey import every_job
 from selaras._app.working import WorkerOptions, in_force
+from selaras._contracts.partition import JobFilter
+from selaras._core.jobs.states import JobState
 from selaras.cli.durations import duration
 from selaras.cli.exits import Misused
 from selaras.cli.intro import facts, hints, introduction
 from selaras.cli.logs import show_log
+from selaras.cli.output import counted
 from selaras.cli.reload import check_it_can_watch, watching
 from selaras.cli.reports import Reporter
 from selaras.cli.target import APP_VARIABLE, URL_VARIABLE, app_for
 
 _log: Final = logging.getLogger("selaras.worker")
 _SETTINGS: Final = {option.name: option for option in OPTIONS}
+_LOOKED_AT_FIRST: Final = 1_000
+_LOOKED_AT_LAST: Final = 100_000
+"""Unfinished jobs that are looked at when a worker starts, and after a burst, for those that it cannot run."""
+
+_NAMED_MOST: Final = 5
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -148,20 +158,48 @@ def worker(
         chosen["lease"] = lease
     made = program.worker(**chosen)
     if not in_fleet:
-        run_on_loop(_look(program))
+        strays = run_on_loop(_strays(program, made.queues, most=_LOOKED_AT_FIRST))
         _introduce(program, app, in_force(program.settings, chosen), made.queues, fleet, as_json=as_json)
+        _tell_strays(strays, app)
     if (fleet > 1 or reload) and not in_fleet:
         command = _command(app, chosen, level, as_json=as_json)
         code = run_fleet(command, fleet, reporter, watching if reload else None)
     else:
         code = run_alone(made)
+    if burst and not in_fleet:
+        _tell_strays(run_on_loop(_strays(program, made.queues, most=_LOOKED_AT_LAST)), app)
     raise SystemExit(code)
 
 
-async def _look(program: Selaras) -> None:
-    """Open the store and close it: a worker that cannot begin must not say that it has."""
+async def _strays(program: Selaras, queues: Sequence[str], *, most: int) -> Counter[str]:
+    """Count, by task, the unfinished jobs that this app cannot run, or that its like gave back.
+
+    At most `most` are looked at, the newest first. The store is opened for it: a worker that cannot begin must not say that it has.
+    """
+    found: Counter[str] = Counter()
     async with program:
-        pass
+        which = JobFilter(states=(JobState.READY, JobState.SCHEDULED))
+        seen = 0
+        async for one in every_job(program.process().store, which):
+            job, seen = one.job, seen + 1
+            if job.queue in queues and (job.strayed_us or job.task not in program.registry.tasks):
+                found[job.task] += 1
+            if seen == most:
+                break
+    return found
+
+
+def _tell_strays(strays: Counter[str], reference: str) -> None:
+    if not strays:
+        return
+    tasks = ", ".join(f"{count:,} of task {task!r}" for task, count in strays.most_common(_NAMED_MOST))
+    _log.warning(
+        "%s that %s does not know or whose arguments do not fit: %s%s; selaras jobs says why",
+        counted(strays.total(), "unfinished job"),
+        reference,
+        tasks,
+        " and others" if len(strays) > _NAMED_MOST else "",
+    )
 
 
 def _introduce(
