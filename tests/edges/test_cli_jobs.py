@@ -194,7 +194,7 @@ def test_any_id_can_be_shown_and_cancelled_and_addresses_no_other_job(shell: She
     assert line.json("jobs", "show", "other")["state"] == "ready"
 
 
-@pytest.mark.parametrize("id", ["", "a\nb", "\x1b[31m", "x" * 300])
+@pytest.mark.parametrize("id", ["a\nb", "\x1b[31m", "x" * 300])
 def test_an_id_that_no_job_can_have_is_just_unknown(shell: Shell, line: Line, id: str) -> None:
     shell.enqueue()
 
