@@ -30,9 +30,10 @@ _WANTED: Final = os.environ.get("SELARAS_TEST_STORES")
 _ONE_SERVER: Final = ("redis-1", "redis-4") if (binaries() or REQUIRED) and _WANTED != "embedded" else ()
 _MANY_SERVERS: Final = ("sentinel-4", "cluster-4", "cluster-16") if _WANTED == "all" else ()
 """Their servers take seconds to start, and their trips are longer: `SELARAS_TEST_STORES=all pytest tests/conformance`;
-with `embedded` it is run on no server."""
+with `embedded` it is run on no server, and on one partition: that tells what another Python breaks."""
 
-KINDS: Final = ("memory-1", "memory-4", "sqlite-1", "sqlite-4", *_ONE_SERVER, *_MANY_SERVERS)
+_OF_FOUR: Final = ("memory-4", "sqlite-4") if _WANTED != "embedded" else ()
+KINDS: Final = ("memory-1", "sqlite-1", *_OF_FOUR, *_ONE_SERVER, *_MANY_SERVERS)
 
 _NUMBERS: Final = itertools.count(1)
 
