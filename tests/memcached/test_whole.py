@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from tests.edges.shell import SHOP, Line, Shell
 from tests.memcached.servers import MemcachedServer
 from tests.redis.servers import shared_server
 
-from selaras import Cached, Selaras
+from selaras import Cached, Key, Selaras
 from selaras._app.settings import SettingValues
 
 ROOT = Path(__file__).parents[2]
@@ -75,10 +76,18 @@ async def shops(*made: Shop) -> AsyncIterator[tuple[Shop, ...]]:
         yield made
 
 
+async def there(app: Selaras, key: Key[Any]) -> bool:
+    """Say whether the memcached has it, over the connection on which it was put: behind that, however slow it is."""
+    host = app.process().cache.host
+    assert host is not None
+    return (await host.shown(key.slot)).startswith("true at")
+
+
 async def test_two_apps_share_it(memcached: MemcachedServer, url: str) -> None:
     data = {1: 7}
     async with shops(*(Shop(url, data, host_tier=memcached.url) for _ in range(2))) as (a, b):
         assert await a.read(1) == (7, "loader")
+        assert await there(a.app, a.row.key(1))
         assert await b.read(1) == (7, "host")
         data[1] = 8
         await a.row.key(1).invalidate()
@@ -147,6 +156,7 @@ async def test_keys_of_any_length_and_kind_and_values_of_any_size(memcached: Mem
             await family("first", 1)
         for text in texts:
             assert await one(text, 10) == await other(text, 10)
+            assert await there(apps[0], one.key(text, 10))
             assert (await other.key(text, 10).read()).tier == "host"
         for size in (500_000, 1_048_000, 2_000_000):
             assert len(await one("a", size)) == len(await other("a", size)) == size + 1
