@@ -173,7 +173,6 @@ class AppHost:
     def must_wait(self, runs: Sequence[Run]) -> bool:
         """See `Host`."""
         holds = self._cache.holds
-
         return any(_is_ours(run) and (run.claim.elsewhere or (run.warms and not holds(run.warms))) for run in runs)
 
     async def ready_for(self, runs: Sequence[Run]) -> None:

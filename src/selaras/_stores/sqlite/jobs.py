@@ -587,13 +587,14 @@ class Jobs:
 
     def _is_behind(self, row: Row, head: Row) -> bool:
         """Say whether a job that joins a line changes nothing of who is its head."""
-        paused, served = self.paused(), self._served
+        first, other = (self._rank(KINDS[it.kind], it.queue, it.priority, it.joined, it.id) for it in (head, row))
+        return first < other
 
-        def rank(it: Row) -> tuple[bool, int, int, str]:
-            may_run = it.kind is not JobKind.TASK or (it.queue in served and it.queue not in paused)
-            return (not may_run, -it.priority, it.joined, it.id)
-
-        return rank(head) < rank(row)
+    def _rank(self, kind: int, queue: str, priority: int, joined: int, job: str) -> tuple[bool, int, int, str]:
+        """Return the order in a line: those that may run come first (P21)."""
+        paused = self.paused()
+        may_run = kind != _TASK or (queue in self._served and queue not in paused)
+        return (not may_run, -priority, joined, job)
 
     def _ready(self, row: Row, event: JobEvent, now: int) -> None:
         self._move(row, event, JobState.READY)
@@ -698,7 +699,6 @@ class Jobs:
             self.flush()
             if unwritten:
                 self._note(unwritten)
-        paused, served = self.paused(), self._served
         best: tuple[bool, int, int, str] | None = None
         kind, queue = -1, ""
         while True:
@@ -707,8 +707,7 @@ class Jobs:
             if member is None:
                 return best[3] if best else ""
             kind, queue, priority, joined, job = member
-            may_run = kind != _TASK or (queue in served and queue not in paused)
-            rank = (not may_run, -priority, joined, job)
+            rank = self._rank(kind, queue, priority, joined, job)
             best = rank if best is None else min(best, rank)
 
     def arrange_all(self, now: int) -> None:
