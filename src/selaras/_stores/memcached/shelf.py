@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from asyncio import AbstractEventLoop, Future, Task, TimerHandle
+from asyncio import AbstractEventLoop, Task, TimerHandle
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from selaras._contracts.shelf import ShelfDown, Told
+from selaras._stores.endings import at_end_of_loop
 from selaras._stores.memcached.address import Address
 from selaras._stores.memcached.line import Line
 
@@ -28,25 +29,8 @@ class _Loop:
         self._last: AsyncGenerator[None] | None = None
 
     def end_with_loop(self) -> None:
-        """Let `asyncio.run` and its like close the connection of a loop that nobody closed the shelf on.
-
-        They end asynchronous generators, last of all; this one waits for that.
-        """
-
-        async def last() -> AsyncGenerator[None]:
-            try:
-                yield
-            finally:
-                self.cut()
-                gone: Future[None] = self.loop.create_future()
-                self.loop.call_soon(gone.set_result, None)  # what is closed is gone in the next turn of the loop
-                await gone
-
-        self._last = last()
-        try:
-            anext(self._last).__await__().__next__()
-        except StopIteration:  # it has come to its yield
-            pass
+        """End the connection with a loop that nobody closed the shelf on."""
+        self._last = at_end_of_loop(self.cut)
 
     def cut(self) -> None:
         """End the connection, now."""

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from selaras._contracts.clock import Entropy
 from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._core.jobs.retry import Backoff
+from selaras._stores.endings import at_end_of_loop
 from selaras._stores.redis.address import Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial
 from selaras._stores.redis.errors import Meaning, meaning_of, told
@@ -293,23 +294,8 @@ class Lines:
     # -- the end
 
     def end_with_loop(self) -> None:
-        """Let `asyncio.run` and its like close the connections of a loop that nobody closed the store on.
-
-        They end asynchronous generators, last of all; this one waits for that.
-        """
-
-        async def last() -> AsyncGenerator[None]:
-            try:
-                yield
-            finally:
-                self.end()
-                await rest(0)  # what is closed is gone in the next turn of the loop
-
-        self._last = last()
-        try:
-            anext(self._last).__await__().__next__()
-        except StopIteration:  # it has come to its yield
-            pass
+        """End the connections with a loop that nobody closed the store on."""
+        self._last = at_end_of_loop(self.end)
 
     async def finish(self, within_s: float) -> None:
         """Wait until everybody was answered, so long; then end."""
