@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal, cast
 
-from msgspec.structs import replace
-
 from simulation.plan import Plan, plan_from, plan_of
 from simulation.promises import SAID
 from simulation.shrink import shrink
@@ -29,7 +27,7 @@ class Tally:
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.began_cpu = time.process_time()
-        self.worlds = self.jobs = self.claims = self.settles = self.reads = self.steps = 0
+        self.worlds = self.jobs = self.claims = self.settles = self.reads = self.audits = self.steps = 0
         self.virtual_s = 0.0
         self.faults: Counter[str] = Counter()
 
@@ -40,6 +38,7 @@ class Tally:
         self.claims += result.claims
         self.settles += result.settles
         self.reads += result.reads
+        self.audits += result.audits
         self.steps += result.steps
         self.virtual_s += result.virtual_s
         self.faults.update(result.faults)
@@ -55,7 +54,7 @@ class Tally:
         rate = self.jobs / max(time.process_time() - self.began_cpu, 0.001) * 3600
         return (
             f"seed {seed}: {self.worlds:,} worlds, {self.jobs:,} jobs ({rate:,.0f} an hour of one core), {self.claims:,} attempts, "
-            f"{self.reads:,} reads judged, {self.virtual_s / 3600:,.1f} h of virtual time; {faults or 'no faults'}"
+            f"{self.reads:,} reads judged, {self.audits:,} audits, {self.virtual_s / 3600:,.1f} h of virtual time; {faults or 'no faults'}"
         )
 
 
@@ -69,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=_JOBS, help="in each world")
     parser.add_argument("--store", choices=["memory", "sqlite", "any"], default="any")
     parser.add_argument(
-        "--shelf", type=float, default=0.0, help="with a host tier; how often something goes wrong there"
+        "--shelf", type=float, default=0.0, help="in each world a host tier; how often each of its faults happens"
     )
     parser.add_argument("--trace", type=int, default=_SHOWN, help="lines of the trace of a failure")
     parser.add_argument("--no-shrink", action="store_true")
@@ -77,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds = said.seconds + said.hours * 3600
     if said.plan or (said.seed is not None and not seconds):
         store = cast("Literal['memory', 'sqlite', 'any']", said.store)
-        drawn = replace(plan_of(said.seed or 0, jobs=said.jobs, store=store), shelf=said.shelf)
+        drawn = plan_of(said.seed or 0, jobs=said.jobs, store=store, shelf=said.shelf)
         plan = plan_from(said.plan) if said.plan else drawn
         return _repeat(plan, shown=said.trace)
     return _search(said, seconds or 60.0)
@@ -106,11 +105,11 @@ def _search(said: argparse.Namespace, seconds: float) -> int:
     seed = said.seed if said.seed is not None else time.time_ns() // 1_000_000 % 1_000_000_000
     print(f"searching for {seconds:g} s from seed {seed}", flush=True)
     while tally.seconds < seconds:
-        result = run(replace(plan_of(seed, jobs=said.jobs, store=said.store), shelf=said.shelf))
+        result = run(plan_of(seed, jobs=said.jobs, store=said.store, shelf=said.shelf))
         tally.add(result)
         if result.broken:
             print(tally.line(seed))
-            _show(result, shown=said.trace, jobs=said.jobs, store=said.store, short=not said.no_shrink)
+            _show(result, said)
             return 1
         if time.monotonic() - told >= _TELL_EVERY_S:
             told = time.monotonic()
@@ -123,13 +122,15 @@ def _search(said: argparse.Namespace, seconds: float) -> int:
     return 0
 
 
-def _show(result: Result, *, shown: int, jobs: int, store: str, short: bool) -> None:
-    seed = result.plan.seed
-    options = (f" --jobs {jobs}" if jobs != _JOBS else "") + (f" --store {store}" if store != "any" else "")
-    options += f" --shelf {result.plan.shelf}" if result.plan.shelf else ""
+def _show(result: Result, said: argparse.Namespace) -> None:
+    seed, shown = result.plan.seed, said.trace
+    options = (f" --jobs {said.jobs}" if said.jobs != _JOBS else "") + (
+        f" --store {said.store}" if said.store != "any" else ""
+    )
+    options += f" --shelf {said.shelf}" if said.shelf else ""
     _verdict(result)
     print(f"again:  python -m simulation --seed {seed}{options}", flush=True)
-    if short:
+    if not said.no_shrink:
         smallest = shrink(result, said=lambda one: print(f"  shorter: {one.plan.encoded()}", flush=True))
         print("\n".join(smallest.trace[-shown:]))
         _verdict(smallest)

@@ -119,7 +119,10 @@ async def read(node: Node) -> None:
     chance = chance_of(node.plan.seed, "reader", node.name)
     while not node.world.closing:
         dice = chance.random()
-        if dice < 0.15:
+        if chance.random() < node.plan.warms:
+            keys = list(dict.fromkeys(f"{node.a_family(chance)}:{node.a_recent_key(chance)}" for _ in range(3)))
+            await node.warm(keys, [chance.choice([None, "strict", 5.0]) for _ in keys], how="outside")
+        elif dice < 0.15:
             keys = [f"item:{node.a_recent_key(chance)}" for _ in range(3)]
             await node.read_many(keys, chance.choice([None, "strict"]))
         else:

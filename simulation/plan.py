@@ -26,8 +26,17 @@ Fault = Literal[
     "wall",  # civil time jumps
     "late-writes",  # a commit is on its way for long, though its writer may be gone
     "deploy",  # a worker is told to end in order, and another comes
+    "shelf-silent",  # the host tier does not answer a look
+    "shelf-late",  # its answer, or what is put there, is on its way for long
+    "shelf-lost",  # it has lost an entry
+    "shelf-empty",  # it has lost all of them
+    "shelf-old",  # it brings an old entry back
+    "shelf-mixed",  # it answers with another's entry
+    "shelf-damaged",  # a bit of an entry has turned
+    "shelf-blind",  # it stores over what it was told to compare with
 ]
 FAULTS: Final[tuple[Fault, ...]] = Fault.__args__  # type: ignore[attr-defined] # the words above
+SHELF_FAULTS: Final = tuple(fault for fault in FAULTS if fault.startswith("shelf-"))
 
 _MOST: Final[dict[Fault, float]] = {
     "crash": 0.002,
@@ -46,12 +55,15 @@ _MOST: Final[dict[Fault, float]] = {
     "wall": 0.2,
     "late-writes": 0.05,
     "deploy": 0.2,
+    **dict.fromkeys(SHELF_FAULTS, 0.1),
 }
 """The highest rate of each: per call, per body (`block`, `late-writes`), per second (`outage`, `evict`, `forget`, `wall`,
-`deploy`), or as a share of all (`bells`, `hints`)."""
+`deploy`), per look or put on the shelf, or as a share of all (`bells`, `hints`)."""
 
 _QUIET: Final = 0.1
 _ON: Final = 0.4
+_SHELF: Final = 0.25
+_AUDITED: Final = 0.3
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -62,7 +74,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         ttl_s: of cached values; 0: no end. `lease_s`: of workers and scopes.
         fenced: whether the datastore refuses a write of a lower fence than the row's.
         faults: rate by kind.
-        shelf: with a host tier, and how often something goes wrong at a look or a put there; 0: none.
+        shelf: whether the processes share a host tier. audit: the share of hits that is compared with the datastore.
+        warms: how often a reader, or a body that reads, brings values into the tiers first.
     """
 
     seed: int
@@ -81,7 +94,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     concurrency: int
     fenced: bool
     faults: dict[Fault, float]
-    shelf: float = 0.0
+    shelf: bool = False
+    audit: float = 0.0
+    warms: float = 0.0
 
     def rate(self, fault: Fault) -> float:
         """Return how often a fault happens."""
@@ -92,16 +107,24 @@ class Plan(Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self).decode()
 
 
-def plan_of(seed: int, *, jobs: int = 400, store: Literal["memory", "sqlite", "any"] = "any") -> Plan:
-    """Draw a plan: most faults are off, so that those that are on meet each other in many combinations."""
+def plan_of(
+    seed: int, *, jobs: int = 400, store: Literal["memory", "sqlite", "any"] = "any", shelf: float = 0.0
+) -> Plan:
+    """Draw a plan: most faults are off, so that those that are on meet each other in many combinations.
+
+    `shelf`: there is a host tier, and each of its faults happens so often.
+    """
     chance = chance_of(seed, "plan")
     drawn: Literal["memory", "sqlite"] = "sqlite" if chance.random() < 0.15 else "memory"
     quiet = chance.random() < _QUIET
+    has_shelf = chance.random() < _SHELF or shelf > 0
     faults: dict[Fault, float] = {}
     for fault in FAULTS:
         on, size = chance.random() < _ON, chance.uniform(-1.5, 0)
-        if on and not quiet:
+        if on and not quiet and (has_shelf or fault not in SHELF_FAULTS):
             faults[fault] = float(f"{_MOST[fault] * 10**size:.2g}")
+    if shelf:
+        faults |= dict.fromkeys(SHELF_FAULTS, shelf)
     return Plan(
         seed=seed,
         store=drawn if store == "any" else store,
@@ -119,6 +142,9 @@ def plan_of(seed: int, *, jobs: int = 400, store: Literal["memory", "sqlite", "a
         concurrency=chance.choice([4, 20]),
         fenced=chance.random() < 0.7,
         faults=faults,
+        shelf=has_shelf,
+        audit=0.3 if chance.random() < _AUDITED else 0.0,
+        warms=chance.choice([0, 0.05, 0.2]),
     )
 
 

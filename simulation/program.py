@@ -63,7 +63,7 @@ def declare(node: Node) -> Declared:
             await asyncio.sleep(node.chance.random() ** 3 * 0.8)
         return version
 
-    @app.cached(tags=["shelf:{id}"])
+    @app.cached(tags=["shelf:{id}"], audit=plan.audit)
     async def item(id: int) -> int:
         return await load(f"item:{id}")
 
@@ -71,7 +71,7 @@ def declare(node: Node) -> Declared:
     async def served(id: int) -> int:
         return await load(f"served:{id}")
 
-    @app.cached(version=_version, replica_lag=_REPLICA_LAG)
+    @app.cached(version=_version, replica_lag=_REPLICA_LAG, audit=plan.audit)
     async def late(id: int) -> int:
         return await load(f"late:{id}", replica=True)
 
@@ -171,14 +171,16 @@ async def _change(node: Node, chance: Random, job: CurrentJob, key: str, claimed
     version = await node.write(chance, key, job.id, job.fence)
     if not version:
         return
+    put = 0
     if family == "late" or chance.random() < 0.4:
         await handle.put(version)
+        put = version
     elif chance.random() < 0.1:
         await handle.invalidate()
     elif own and chance.random() < 0.05:
         await node.program.app.tag("shelf", int(key.partition(":")[2])).invalidate()
     if own and chance.random() < 0.3:
-        await node.read(key, None, needed_ns=claimed_ns, own=version, how="in its body, after its commit")
+        await node.read(key, None, needed_ns=claimed_ns, own=version, put=put, how="in its body, after its commit")
 
 
 async def _look(node: Node, id: int, n: int) -> int:
@@ -190,7 +192,11 @@ async def _look(node: Node, id: int, n: int) -> int:
     try:
         if line:
             node.promises.entered(line, job.id, job.fence, node.name, node.world.glass.holds)
-        await node.read(f"item:{id}", None, needed_ns=claimed_ns, how="in a job")
+        if chance.random() < node.plan.warms:
+            keys = list(dict.fromkeys((f"item:{id}", f"{node.a_family(chance)}:{node.a_recent_key(chance)}")))
+            await node.warm(keys, (None, None), claimed_ns=claimed_ns, how="in a job")
+        else:
+            await node.read(f"item:{id}", None, needed_ns=claimed_ns, how="in a job")
         await _rest(node, chance)
         await _read_other(node, chance, [], claimed_ns)
         _end(chance)

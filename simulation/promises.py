@@ -7,9 +7,13 @@ settled in bounded time once faults stop), *nothing left* (no intent, token or o
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any, Final
 
+from selaras._app.warming import Warmed
+from selaras._cache.auditing import WORD_S
 from selaras._contracts.partition import HeartbeatRequest, Invalidation, TurnReply, TurnRequest
+from selaras._core.cache.consistency import Found
 from selaras._core.jobs.job import JobRecord, Settled, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import partition_of
@@ -18,6 +22,7 @@ from simulation.trace import Trace
 from simulation.truth import GHOST, Datastore
 
 MAX_LAG_NS: Final = 1_000_000_000
+WORD_NS: Final = round(WORD_S * 1e9)
 FAMILIES: Final = ("item", "served", "late")
 
 SAID: Final = {
@@ -33,6 +38,8 @@ SAID: Final = {
     "lines": "Jobs of one line run one at a time.",
     "ends": "Every accepted job is settled in bounded time once faults have stopped.",
     "nothing left": "No intent, token or owner of leases stays behind.",
+    "audits": "An audit calls stale only what was: a change of which nobody had said a word for a second.",
+    "warm": "Warming accounts for each key it was given, and fails only where a loader does.",
     "no trouble": "No part of the product fails by a mistake of its own.",
 }
 
@@ -181,9 +188,13 @@ class Promises:
         before: tuple[int, int],
         local: bool = False,
         own: int = 0,
-        promise: str = "",
+        put: int = 0,
     ) -> None:
-        """Judge an answer. `local`: it came from the process's own memory. `own`: what the reader itself committed."""
+        """Judge an answer. `local`: it came from the process's own memory. `own`: what the reader itself committed.
+
+        `put`: what it put. That answers it whatever other jobs of its process have told since: their order with its own
+        write is not known before both have ended.
+        """
         self.reads += 1
         truth, now = self.truth, self._loop.now_ns
         self._trace.add("read", process, key, version, how)
@@ -194,10 +205,11 @@ class Promises:
         since = f"called at {self._trace.at(called_ns)}, fresh as of {self._trace.at(needed_ns)}"
         least = truth.binding(key, needed_ns)
         if version < least:
-            promise = promise or self._promise_of(key, least, needed_ns)
-            self.breaks(promise, f"{process} read {version} of {key} {how}, not {least}; {since}")
+            self.breaks(self._promise_of(key, least), f"{process} read {version} of {key} {how}, not {least}; {since}")
         elif version < own:
             self.breaks("G2", f"{process} read {version} of {key} {how}, though it had committed {own} itself")
+        elif put and version == put:
+            pass
         elif version < before[1]:
             self.breaks("G8", f"{process} read {version} of {key} {how}, though it was told of {before[1]}; {since}")
         elif version < before[0]:
@@ -207,11 +219,30 @@ class Promises:
         if version > self._answered[process].get(key, 0) and truth.binds(key, version, now):
             self._answered[process][key] = version
 
-    def _promise_of(self, key: str, least: int, needed_ns: int) -> str:
+    def _promise_of(self, key: str, least: int) -> str:
         commit = next(one for one in self.truth.rows[key] if one.version == least)
         if not commit.fence:
             return "G3"
         return "G1" if (commit.job, commit.fence) in self._ended else "G2"
+
+    def found_stale(self, process: str, found: Found) -> None:
+        """An audit found a value that was served stale: there must be a commit that nobody had told of for so long."""
+        now, key = self._loop.now_ns, found.key
+        self._trace.add("stale", process, key, found.tier)
+        if found.voided_at:
+            self.breaks("G1", f"an audit of {process} found {key} served from the {found.tier} tier as of {found.position}, "
+                        f"though the event at {found.voided_at} had voided it")  # fmt: skip
+        untold = [one for one in self.truth.rows[key] if min(one.binding_ns, now) - one.at_ns >= WORD_NS]
+        if not untold:
+            self.breaks("audits", f"{process} calls {key} from the {found.tier} tier stale, as of position {found.position}; "
+                        "and whatever was committed there had been told")  # fmt: skip
+
+    def warmed(self, process: str, keys: Sequence[str], warmed: Warmed) -> None:
+        """Values were brought into the tiers."""
+        if warmed.asked != len(set(keys)):
+            self.breaks("warm", f"{process} was to warm {', '.join(keys)}, and accounts for {warmed.asked}: {warmed}")
+        elif warmed.failed > sum(1 for key in set(keys) if key.startswith("late:")):
+            self.breaks("warm", f"{process} could not warm {', '.join(keys)}: {warmed.error!r}")
 
     def told(self, process: str, key: str, version: int) -> None:
         """This process was told of an end that had this effect (G8)."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
 from selaras._contracts.shelf import Found, ShelfDown, Told
 from simulation.loop import Loop
+from simulation.plan import Fault
 
 OWNER: Final = b"simulation"
 
@@ -34,26 +36,26 @@ class SimulatedShelf:
 
 
 class ShelfLink:
-    """One process's way there. `rate`: how often something goes wrong with a look or with what is put."""
+    """One process's way there. `strikes`: says whether a fault happens now."""
 
     url = "simulated"
 
-    def __init__(self, shelf: SimulatedShelf, loop: Loop, chance: Random, rate: float) -> None:
+    def __init__(self, shelf: SimulatedShelf, loop: Loop, chance: Random, strikes: Callable[[Fault], bool]) -> None:
         self._shelf = shelf
         self._loop = loop
-        self._chance = chance
-        self._rate = rate
+        self._draw = chance.random
+        self._choice = chance.choice
+        self._strikes = strikes
 
     def ask(self, name: bytes, told: Told) -> None:
         """See `Shelf`."""
-        if self._goes_wrong():
-            self._mishap(name)
-        if self._goes_wrong():
+        self._suffer(name)
+        if self._strikes("shelf-silent"):
             asyncio.get_running_loop().call_later(_PATIENCE, told, ShelfDown("it says nothing"))
             return
-        before, trip = self._chance.random() * _TRIP, self._chance.random() * _TRIP
-        if self._goes_wrong():
-            trip = self._chance.random() * _LATE_MOST  # a process that stood still hears what was true long ago
+        before, trip = self._draw() * _TRIP, self._draw() * _TRIP
+        if self._strikes("shelf-late"):
+            trip = self._draw() * _LATE_MOST  # a process that stood still hears what was true long ago
         asyncio.get_running_loop().call_later(before, self._look, name, told, trip)
 
     def _look(self, name: bytes, told: Told, trip: float) -> None:
@@ -62,38 +64,30 @@ class ShelfLink:
     def put(self, name: bytes, data: bytes, ttl_s: int, *, over: int | None = None) -> None:
         """See `Shelf`."""
         del ttl_s
-        delay = self._chance.random() * (_LATE_MOST if self._goes_wrong() else _TRIP)
+        delay = self._draw() * (_LATE_MOST if self._strikes("shelf-late") else _TRIP)
         self._loop.outside_later(delay, self._arrive, name, data, over)
 
     def _arrive(self, name: bytes, data: bytes, over: int | None) -> None:
         there = self._shelf.items.get(name)
-        if over is None or (there.seen if there else 0) == over or self._goes_wrong():
+        if over is None or (there.seen if there else 0) == over or self._strikes("shelf-blind"):
             self._shelf.set(name, data)
 
     async def close(self) -> None:
         """See `Shelf`."""
 
-    # -- mishaps
-
-    def _goes_wrong(self) -> bool:
-        return self._chance.random() < self._rate
-
-    def _mishap(self, name: bytes) -> None:
-        """Lose it, all of it, bring an old entry back, put another's there, or damage it."""
-        shelf, chance = self._shelf, self._chance
-        match int(chance.random() * 5):
-            case 0:
-                shelf.items.pop(name, None)
-            case 1:
-                shelf.items.clear()
-            case 2 if shelf.past:
-                old = chance.choice(list(shelf.past))
-                shelf.set(*old)
-            case 3 if shelf.past:
-                shelf.set(name, chance.choice(list(shelf.past))[1])
-            case _:
-                found = shelf.items.get(name)
-                if found is not None:
-                    damaged = bytearray(found.data)
-                    damaged[int(chance.random() * len(damaged))] ^= 1 << int(chance.random() * 8)
-                    shelf.items[name] = Found(bytes(damaged), found.seen)
+    def _suffer(self, name: bytes) -> None:
+        """What has become of an entry before it is asked for."""
+        shelf = self._shelf
+        if self._strikes("shelf-lost"):
+            shelf.items.pop(name, None)
+        if self._strikes("shelf-empty"):
+            shelf.items.clear()
+        if self._strikes("shelf-old") and shelf.past:
+            shelf.set(*self._choice(shelf.past))
+        if self._strikes("shelf-mixed") and shelf.past:
+            shelf.set(name, self._choice(shelf.past)[1])
+        found = shelf.items.get(name)
+        if found is not None and self._strikes("shelf-damaged"):
+            damaged = bytearray(found.data)
+            damaged[int(self._draw() * len(damaged))] ^= 1 << int(self._draw() * 8)
+            shelf.items[name] = Found(bytes(damaged), found.seen)

@@ -57,6 +57,10 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, faults={kind: rate for kind, rate in plan.faults.items() if kind != fault})
     if plan.store == "sqlite":
         yield replace(plan, store="memory")
+    for name in ("shelf", "audit", "warms"):
+        if getattr(plan, name):
+            without: Any = {name: type(getattr(plan, name))()}
+            yield replace(plan, **without)
     for name, least in _LEAST.items():
         value: int = getattr(plan, name)
         for to in dict.fromkeys((least, value // 4, value // 2, value * 3 // 4, value - 1)):

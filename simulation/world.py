@@ -7,7 +7,7 @@ import contextlib
 import logging
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -18,7 +18,9 @@ from msgspec import Struct
 from selaras import StoreUnavailable, UnknownJob
 from selaras._app.lines import HELD
 from selaras._app.process import Process
+from selaras._cache.cache import Cache
 from selaras._contracts.partition import CacheStats, JobFilter
+from selaras._core.cache.events import CacheEvent, StaleRead
 from selaras._core.cache.opening import open_name
 from selaras._core.errors import LeaseLost, SelarasError
 from selaras._core.events import SettleRefused, Trouble, WorkerEvent
@@ -36,7 +38,7 @@ from simulation import actors
 from simulation.loop import Lane, Loop, Step
 from simulation.machine import Bells, SimulatedClock, chance_of, simulated_machine
 from simulation.network import Fate, Linked, at_once
-from simulation.plan import Plan
+from simulation.plan import Fault, Plan
 from simulation.program import Declared, declare
 from simulation.promises import FAMILIES, Broken, Promises
 from simulation.shelf import OWNER, ShelfLink, SimulatedShelf
@@ -49,8 +51,11 @@ ACTIVE_MOST_S: Final = 60.0
 SETTLING_S: Final = 120.0
 """Within so long after faults have stopped everything accepted has ended: leases and graces, retries, and long lines."""
 
-QUIET_S: Final = 75.0
-"""After so long more nothing is left of anybody: intents stand half a minute, and are asked after as late."""
+CALM_S: Final = 20.0
+"""So long more nothing is asked for: whoever stood still goes on by then, and whatever was on its way has arrived."""
+
+QUIET_S: Final = 55.0
+"""After so long again nothing is left of anybody: intents stand half a minute, and are asked after as late."""
 
 _LOOK_EVERY_S: Final = 1.0
 _ASK_EVERY_NS: Final = 500_000_000
@@ -73,6 +78,7 @@ class Result(Struct, frozen=True, kw_only=True):
     claims: int
     settles: int
     reads: int
+    audits: int
     virtual_s: float
     steps: int
     faults: dict[str, int]
@@ -159,6 +165,7 @@ class Node:
         self.clock = SimulatedClock(world.loop)
         self.hints: list[Callable[[int, int], None]] = []
         self.worker: Any = None
+        self.cache: Cache | None = None
         self.leaving = False
         self.ended = False
         self._crash, self._pause = self.rate("crash"), self.rate("pause")
@@ -167,7 +174,7 @@ class Node:
         self.fate.healed = world.healed
         self.program: Declared = declare(self)
 
-    def rate(self, fault: Any) -> float:
+    def rate(self, fault: Fault) -> float:
         """Return how often a fault happens now."""
         return 0.0 if self.world.healed else self.plan.rate(fault)
 
@@ -195,11 +202,13 @@ class Node:
             self.clock,
             chance_of(self.plan.seed, self.name, "entropy"),
             program.settings,
-            ShelfLink(world.shelf, world.loop, chance_of(self.plan.seed, self.name, "shelf"), self.plan.shelf)
+            ShelfLink(world.shelf, world.loop, chance_of(self.plan.seed, self.name, "shelf"), self.strikes)
             if self.plan.shelf
             else None,
             OWNER,
         )
+        self.cache = process.cache
+        hear_audits(process.cache, self._audited)
         with program.processes.standing_in(process):
             await self._open(process)
             if self.role == "worker":
@@ -241,7 +250,19 @@ class Node:
         elif isinstance(event, SettleRefused):
             self.trace.add("refused", self.name, event.job, event.fence)
 
+    def _audited(self, event: CacheEvent) -> None:
+        if isinstance(event, StaleRead):
+            self.promises.found_stale(self.name, event.found)
+
     # -- fate
+
+    def strikes(self, fault: Fault) -> bool:
+        """Say whether a fault that comes at its rate happens now."""
+        rate = self.rate(fault)
+        happens = bool(rate) and self._draw() < rate
+        if happens:
+            self.promises.happened(fault, self.lane)
+        return happens
 
     def _at_call(self) -> None:
         dice = self._draw()
@@ -319,7 +340,9 @@ class Node:
         self.trace.add("commit", self.name, key, version, job, fence)
         return version
 
-    async def read(self, key: str, level: Any, *, how: str, needed_ns: int | None = None, own: int = 0) -> None:
+    async def read(
+        self, key: str, level: Any, *, how: str, needed_ns: int | None = None, own: int = 0, put: int = 0
+    ) -> None:
         """Read a key through the product, and judge the answer. `needed_ns`: of a job, its claim."""
         called_ns, before = self.world.loop.now_ns, self.promises.before(self.name, key)
         handle = self.program.key(key)
@@ -338,7 +361,9 @@ class Node:
             self._unread(key, error)
             return
         needed_ns = self._needed_ns(called_ns, level, needed_ns)
-        self.judge(key, version, how=how, needed_ns=needed_ns, before=before, called_ns=called_ns, tier=tier, own=own)
+        self.judge(
+            key, version, how=how, needed_ns=needed_ns, before=before, called_ns=called_ns, tier=tier, own=own, put=put
+        )
 
     def _unread(self, key: str, error: SelarasError) -> None:
         if self.leaving or self.ended:
@@ -356,6 +381,19 @@ class Node:
         for key, version, least in zip(keys, versions, before, strict=True):
             self.judge(key, version, how=f"together, {level or 'bounded'}", needed_ns=needed_ns, before=least,
                        called_ns=called_ns)  # fmt: skip
+
+    async def warm(self, keys: list[str], levels: Sequence[Any], *, how: str, claimed_ns: int | None = None) -> None:
+        """Bring keys into the tiers, then read each: what was brought is as fresh as what is read at once."""
+        handles = [self.program.key(key) for key in keys]
+        try:
+            warmed = await self.program.app.warm(handles)
+        except SelarasError as error:
+            self._unread(keys[0], error)
+            return
+        self.promises.warmed(self.name, keys, warmed)
+        self.trace.add("warm", self.name, *keys)
+        for key, level in zip(keys, levels, strict=False):
+            await self.read(key, level, needed_ns=claimed_ns, how=f"{how}, warmed before")
 
     def _needed_ns(self, called_ns: int, level: Any, claimed_ns: int | None) -> int:
         if level == "strict":
@@ -375,6 +413,7 @@ class Node:
         called_ns: int = 0,
         tier: str = "",
         own: int = 0,
+        put: int = 0,
     ) -> None:
         """Judge an answer."""
         self.promises.read(
@@ -387,6 +426,7 @@ class Node:
             before=before,
             local=tier == "local" and called_ns > 0,
             own=own,
+            put=put,
         )
 
 
@@ -405,6 +445,7 @@ class World:
         self.healed = False
         self.closing = False
         self.nodes: dict[tuple[str, int], Node] = {}
+        self._all_nodes: list[Node] = []
         self._down_until_ns = 0
         self._numbers = 0
         self._runs: Counter[int] = Counter()
@@ -452,7 +493,13 @@ class World:
 
     def _start(self, role: str, number: int, generation: int) -> None:
         node = self.nodes[role, number] = Node(self, role, number, generation)
+        self._all_nodes.append(node)
         node.start()
+
+    def audits(self) -> int:
+        """Count the audits that came to a judgement, in whatever process."""
+        ledgers = [node.cache.audits for node in self._all_nodes if node.cache is not None]
+        return sum(audits.judged for ledger in ledgers for audits in ledger.rows.values())
 
     def replace(self, node: Node) -> None:
         """Start another process in the place of one that ended."""
@@ -508,15 +555,16 @@ class World:
 
     def _begin_fate(self) -> None:
         plan = self.plan
-        for fault, act in (
-            ("outage", self._outage),
-            ("evict", self._evict),
-            ("forget", self._forget),
-            ("wall", self._jump),
-            ("deploy", self._deploy),
-            ("cut", self._cut),
-        ):
-            rate = plan.rate(fault)  # type: ignore[arg-type] # one of the words
+        acts: dict[Fault, Callable[[], None]] = {
+            "outage": self._outage,
+            "evict": self._evict,
+            "forget": self._forget,
+            "wall": self._jump,
+            "deploy": self._deploy,
+            "cut": self._cut,
+        }
+        for fault, act in acts.items():
+            rate = plan.rate(fault)
             if fault == "cut":
                 rate *= 200
             if rate:
@@ -599,7 +647,8 @@ class World:
         if not self._over and not settled:
             self.promises.breaks("ends", self._say_unended())
         self.closing = True
-        self._until(lambda: False, QUIET_S)
+        self._until(lambda: False, CALM_S)
+        self._until(lambda: not self._left(), QUIET_S)
         self._part()
         self._until(self._all_gone, 40)
         if not self._over:
@@ -623,10 +672,10 @@ class World:
             self.loop.outside_later(_LOOK_EVERY_S, self._look)
 
     def _all_ended(self) -> bool:
-        return all(map(_is_over, self.glass.records().values())) and not self.glass.outboxes()
+        return not unended(self.glass.records()) and not self.glass.outboxes()
 
     def _say_unended(self) -> str:
-        waiting = [one for one in self.glass.records().values() if not _is_over(one)]
+        waiting = unended(self.glass.records())
         told = ", ".join(f"{self.trace.name(one.id)} is {one.state.value} in line {one.line!r}" for one in waiting[:5])
         return f"{len(waiting)} jobs had not ended {SETTLING_S:g} s after the last fault: {told or 'effects wait'}"
 
@@ -637,23 +686,27 @@ class World:
     def _all_gone(self) -> bool:
         return all(node.ended for node in self.nodes.values())
 
-    def _look_at_what_is_left(self) -> None:
-        breaks = self.promises.breaks
-        staying = sorted(node.name for node in self.nodes.values() if not node.ended)
-        if staying:
-            breaks("ends", f"{', '.join(staying)} did not end")
-        instances = self.glass.instances()
-        if instances:
-            breaks("nothing left", f"{len(instances)} owners of leases: {instances}")
+    def _left(self) -> str:
+        """Say what stays behind in the store; "" for nothing."""
         for index, stats in enumerate(self.glass.stats()):
             if stats.intents or stats.tokens:
-                breaks("nothing left", f"{stats.intents} intents and {stats.tokens} tokens in partition {index}")
+                return f"{stats.intents} intents and {stats.tokens} tokens in partition {index}"
         if self._memory is not None:
             for partition in self._memory.partitions:
-                jobs = partition._jobs
-                rows = [row for row in jobs.rows.values() if row.state not in FINAL and row.state != JobState.BLOCKED]
+                rows = [row for row in partition._jobs.open.values() if row.state is not JobState.BLOCKED]
                 if rows:
-                    breaks("nothing left", f"{len(rows)} scopes, locks or jobs: {rows[0].new}")
+                    return f"{len(rows)} scopes, locks or jobs: {rows[0].new}"
+        return ""
+
+    def _look_at_what_is_left(self) -> None:
+        staying = sorted(node.name for node in self.nodes.values() if not node.ended)
+        if staying:
+            self.promises.breaks("ends", f"{', '.join(staying)} did not end")
+        instances = self.glass.instances()
+        if instances:
+            self.promises.breaks("nothing left", f"{len(instances)} owners of leases: {instances}")
+        if left := self._left():
+            self.promises.breaks("nothing left", left)
         self.promises.look(self.glass.records())
 
     def _on_error(self, context: dict[str, Any]) -> None:
@@ -666,8 +719,33 @@ class World:
         self.promises.breaks("no trouble", f"{message.partition(' at 0x')[0]}: {type(error).__name__}: {error}")
 
 
-def _is_over(record: JobRecord) -> bool:
-    return record.state in FINAL or (record.state is JobState.BLOCKED and bool(record.stuck_on))
+def unended(records: Mapping[str, JobRecord]) -> list[JobRecord]:
+    """Return those that have yet to end: not those that wait for one that failed, nor those that wait for such a one."""
+    waiting = [one for one in records.values() if one.state not in FINAL]
+    stuck = {one.id for one in waiting if one.state is JobState.BLOCKED and one.stuck_on}
+    while True:
+        more = {
+            one.id
+            for one in waiting
+            if one.id not in stuck
+            and one.state is JobState.BLOCKED
+            and any(parent.job in stuck for parent in one.parents)
+        }
+        if not more:
+            return [one for one in waiting if one.id not in stuck]
+        stuck |= more
+
+
+def hear_audits(cache: Cache, told: Callable[[CacheEvent], None]) -> None:
+    """Let what audits find be told here, too."""
+    auditor: Any = cache._auditor
+    tell = auditor._tell
+
+    def both(event: CacheEvent) -> None:
+        told(event)
+        tell(event)
+
+    auditor._tell = both
 
 
 def run(plan: Plan, *, kept: int = 400) -> Result:
@@ -695,6 +773,7 @@ def _result_of(world: World, virtual_s: float) -> Result:
         claims=promises.claims,
         settles=promises.settles,
         reads=promises.reads,
+        audits=world.audits(),
         virtual_s=virtual_s,
         steps=world.loop.steps,
         faults=dict(Counter(promises.faults)),

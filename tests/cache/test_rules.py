@@ -244,6 +244,27 @@ async def test_p4_what_an_attempt_is_answered_from_its_own_put_binds_what_is_joi
     assert (await r0, await r1) == (0, 1)
 
 
+async def test_what_an_attempt_put_answers_it_whatever_another_job_of_its_process_has_told(world: World) -> None:
+    """Both write the key at a time (`exclusive=False`): which came last the datastore knows, and the body only its own."""
+    process = await world.process("p")
+    slot = world.slot()
+    a = await process.claim("a", writes=[slot])
+    b = await process.claim("b", writes=[slot])
+    a.started = b.started = True
+    world.data.rows[42] = 1
+    await process.within(a, process.cache.put(slot, 1))
+    world.data.rows[42] = 2
+    await process.within(b, process.cache.put(slot, 2))
+    await process.settle(b)
+    assert await process.get(fresh="strict") == 2
+
+    assert (await process.get(session=a), await process.tier(session=a)) == (1, "put")
+    assert await process.get() == 2
+
+    await process.settle(a)
+    assert await process.get() == 2
+
+
 # -- P5: own effects
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 from simulation.plan import Plan, plan_of
 from simulation.world import run
 
@@ -13,7 +12,7 @@ from selaras._core.cache.hosted import Hosted
 
 
 def a_plan(seed: int, jobs: int) -> Plan:
-    return replace(plan_of(seed, jobs=jobs, store="memory"), shelf=0.1)
+    return plan_of(seed, jobs=jobs, store="memory", shelf=0.1)
 
 
 @pytest.mark.parametrize("seed", [501, 502])

@@ -93,7 +93,7 @@ def test_a_failure_is_made_short() -> None:
         return replace(run_of_nothing, plan=plan, broken="G1" if broken else "")
 
     run_of_nothing = Result(
-        plan=plan_of(1), broken="G1", what="", jobs=0, claims=0, settles=0, reads=0, virtual_s=0, steps=0, faults={},
+        plan=plan_of(1), broken="G1", what="", jobs=0, claims=0, settles=0, reads=0, audits=0, virtual_s=0, steps=0, faults={},
         digest="", trace=[],
     )  # fmt: skip
     plan = replace(plan_of(1), workers=4, partitions=4, faults={"crash": 0.1, "slow": 0.1, "wall": 0.1})

@@ -151,6 +151,7 @@ class Jobs:
         self._next_fence = next_fence
         self._numbers = 0
         self.rows: dict[str, Row] = {}
+        self.open: dict[str, Row] = {}  # those that have not ended: what is looked through at each turn
         self.lanes: dict[tuple[str, str], list[Rank]] = {}
         self.lines: dict[str, Line] = {}
         self.dependents: dict[str, dict[tuple[str, Edge], int]] = {}  # parent -> (child, edge) -> home
@@ -181,7 +182,7 @@ class Jobs:
         if home != self.index:
             return Admission(holder, JobState.BLOCKED, created=False)
         row = Row(new, self._next_number(), now)
-        self.rows[row.id] = row
+        self.rows[row.id] = self.open[row.id] = row
         self._hold_unique(row)
         self._begin(row, now)
         return Admission(row.id, row.state)
@@ -242,14 +243,13 @@ class Jobs:
     def promote(self, now: int, limit: int) -> int:
         """Let jobs whose time has come go on. Returns how many."""
         due = sorted(
-            (row.due_us, row.number)
-            for row in self.rows.values()
+            (row.due_us, row.number, row.id)
+            for row in self.open.values()
             if row.state is JobState.SCHEDULED and row.due_us <= now
-        )
-        by_number = {row.number: row for row in self.rows.values()}
-        for _, number in due[:limit]:
-            self._enter(by_number[number], JobEvent.DUE, now)
-        return len(due[:limit])
+        )[:limit]
+        for _, _, job in due:
+            self._enter(self.rows[job], JobEvent.DUE, now)
+        return len(due)
 
     def adopt(self, standing: Standing, now: int) -> bool:
         """Take a job over as it stood in another store. Returns whether it was not here yet."""
@@ -262,6 +262,7 @@ class Jobs:
         if standing.state is JobState.FAILED:
             row.state, row.ended_us, row.keep_until_us = JobState.FAILED, standing.ended_us, standing.keep_until_us
             return True
+        self.open[row.id] = row
         if new.unique not in self.directory:
             self._hold_unique(row)
         if standing.keeps_line and not self.line(new.line).holder:
@@ -535,10 +536,15 @@ class Jobs:
 
     def lose_all(self, instance: str, now: int) -> int:
         """The instance's lease ran out: settle what it held as lost, oldest claim first. Returns how many."""
-        lost = [row for row in self.rows.values() if row.state is JobState.RUNNING and row.instance == instance]
-        for row in sorted(lost, key=lambda row: row.fence):
+        lost = self.running(instance)
+        for row in lost:
             self.lose(row, now)
         return len(lost)
+
+    def running(self, instance: str) -> list[Row]:
+        """Return what an instance holds, oldest claim first."""
+        held = [row for row in self.open.values() if row.state is JobState.RUNNING and row.instance == instance]
+        return sorted(held, key=lambda row: row.fence)
 
     def lose(self, row: Row, now: int) -> None:
         """Settle one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18)."""
@@ -593,7 +599,7 @@ class Jobs:
 
     def expire(self, now: int, limit: int) -> int:
         """End jobs that waited longer than they were allowed to. Returns how many."""
-        waiting = [row for row in self.rows.values() if row.state in WAITING and 0 < row.expires_us <= now]
+        waiting = [row for row in self.open.values() if row.state in WAITING and 0 < row.expires_us <= now]
         late = sorted(waiting, key=lambda row: (row.expires_us, row.number))[:limit]
         return sum(self.expire_one(row, now) for row in late)
 
@@ -655,6 +661,7 @@ class Jobs:
 
     def _forget(self, row: Row) -> None:
         del self.rows[row.id]
+        self.open.pop(row.id, None)
         if self._partitions > 1 and row.new.kind is JobKind.TASK:
             self._free(id_entry(row.id), row.id, partition_of(row.id, self._partitions))
 
@@ -871,7 +878,7 @@ class Jobs:
         """Tell parents elsewhere once more of jobs that have long waited for them (P22). Returns how many jobs."""
         old = sorted(
             (row.registered_us, row.number, row.id)
-            for row in self.rows.values()
+            for row in self.open.values()
             if row.state is JobState.BLOCKED
             and row.registered_us + ORPHAN_US <= now
             and any(parent.home != self.index for parent in row.waits.values())
@@ -902,6 +909,10 @@ class Jobs:
     def _move(self, row: Row, event: JobEvent, state: JobState) -> None:
         assert allowed(row.state, event, state), (row.state, event, state)
         row.state = state
+        if state in FINAL:
+            self.open.pop(row.id, None)
+        else:
+            self.open[row.id] = row
 
     def _next_number(self) -> int:
         self._numbers += 1
@@ -914,7 +925,7 @@ class Jobs:
             fences.setdefault(one.job, set()).add(one.fence)
         return [
             row
-            for row in self.rows.values()
+            for row in self.open.values()
             if _is_scope(row)
             and row.asker == instance
             and row.created_us < asked_before_us
@@ -926,7 +937,7 @@ class Jobs:
         """Locks that were granted and not fetched in time (P21)."""
         return [
             row
-            for row in self.rows.values()
+            for row in self.open.values()
             if row.new.kind is JobKind.LOCK and row.state is JobState.READY and row.ready_us + LOCK_ACCEPT_US <= now
         ]
 
@@ -934,7 +945,7 @@ class Jobs:
         """Jobs that no worker has known for long, and of which this was not said yet."""
         return [
             row
-            for row in self.rows.values()
+            for row in self.open.values()
             if row.stray
             and row.state is JobState.READY
             and row.strayed_us + UNROUTABLE_US <= now

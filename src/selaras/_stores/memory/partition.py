@@ -156,7 +156,7 @@ class MemoryPartition:
             now = self._now()
             if self._jobs.holders.pop(instance, None) is None:
                 return
-            for row in self._running(instance):
+            for row in self._jobs.running(instance):
                 if row.new.kind is JobKind.TASK:
                     self._jobs.settle(
                         instance, Settlement(row.id, row.fence, JobEvent.RELEASE, reason="worker stopped"), now
@@ -176,7 +176,7 @@ class MemoryPartition:
             renewed_us = holder.until_us - holder.instance.lease_us
             holder.until_us, holder.suspected_us = now + holder.instance.lease_us, 0
             held = {(attempt.job, attempt.fence) for attempt in request.held}
-            for row in self._running(request.instance):
+            for row in self._jobs.running(request.instance):
                 abandoned = Attempt(row.id, row.fence) in request.abandoned
                 if abandoned:
                     self._jobs.lose(row, now)
@@ -536,15 +536,11 @@ class MemoryPartition:
             if row:
                 row.progress = progress
 
-    def _running(self, instance: str) -> list[Row]:
-        rows = [row for row in self._jobs.rows.values() if row.state is JobState.RUNNING and row.instance == instance]
-        return sorted(rows, key=lambda row: row.fence)
-
     def _cancels(self, instance: str) -> tuple[Attempt, ...]:
-        return tuple(Attempt(row.id, row.fence) for row in self._running(instance) if row.cancel_requested)
+        return tuple(Attempt(row.id, row.fence) for row in self._jobs.running(instance) if row.cancel_requested)
 
     def _next_due(self, now: int) -> int:
-        due = [row.due_us for row in self._jobs.rows.values() if row.state is JobState.SCHEDULED]
+        due = [row.due_us for row in self._jobs.open.values() if row.state is JobState.SCHEDULED]
         return max(0, min(due) - now) if due else -1
 
     def _wake(self) -> None:
