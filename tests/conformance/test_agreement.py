@@ -440,6 +440,15 @@ class Histories(RuleBasedStateMachine):
         )
         self.compare([pulse.beat(partition, request) for pulse in self.pulses])
 
+    @rule(
+        queues=few(QUEUES),
+        tasks=st.sampled_from((frozenset(TASKS), frozenset(TASKS[:1]))),
+        limit=st.sampled_from((1, 2, 100)),
+        index=some,
+    )
+    def peek(self, queues: tuple[str, ...], tasks: frozenset[str], limit: int, index: int) -> None:
+        self.both(index % self.partitions, lambda one: one.peek(queues, tasks, limit))
+
     @rule(id=st.sampled_from(IDS + LOCKS))
     def cancel(self, id: str) -> None:
         self.both(self._home(id), lambda one: one.cancel(id, "by hand"))

@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any, TypeAlias
 
 from selaras._contracts.host import Executors, Mode, ProcessDied, Run, Stop
-from selaras._contracts.partition import Instance
+from selaras._contracts.partition import Instance, Waiting
 from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Claim, Settled, Settlement
 from selaras._core.jobs.states import JobEvent
@@ -108,6 +108,7 @@ class PlainHost:
         self.breaking: BaseException | None = None  # what its runs raise, against their promise
         self.getting_ready: Callable[[Sequence[Run]], Awaitable[None]] | None = None
         self.elsewhere: Callable[[Settlement], Awaitable[None]] | None = None
+        self.looked_ahead: list[list[str]] = []
 
     def since(self, partition: int) -> Cursor:
         return self.applied.get(partition, START)
@@ -126,6 +127,9 @@ class PlainHost:
     async def ready_for(self, runs: Sequence[Run]) -> None:
         assert self.getting_ready
         await self.getting_ready(runs)
+
+    def ahead(self, waiting: Sequence[Waiting], most: int) -> None:
+        self.looked_ahead.append([one.job for one in waiting])
 
     def has_effects_elsewhere(self, settlement: Settlement, partition: int) -> bool:
         return self.elsewhere is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from msgspec.structs import replace
@@ -17,15 +17,15 @@ from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.relaying import relay
 from selaras._app.running import AttemptRun
-from selaras._app.tags import doubt_tag
+from selaras._app.tags import doubt_tag, name_of_tag
 from selaras._cache.family import Slot
 from selaras._cache.lineage import Lineage, Watch
 from selaras._cache.session import Session, SessionKind
 from selaras._contracts.host import Mode, Run, Stop
 from selaras._contracts.limits import UNROUTABLE_US
-from selaras._contracts.partition import Instance, Owner
+from selaras._contracts.partition import Instance, Owner, Waiting
 from selaras._core.cache.lineage import What
-from selaras._core.cache.opening import OPENING, opened_by
+from selaras._core.cache.opening import OPENING, Opening, opened_by
 from selaras._core.codec import CorruptBytes
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import Claim, NewJob, Settled, Settlement
@@ -63,6 +63,7 @@ class AppHost:
         self._sent_ns = [0] * process.partitions
         self._progress: list[dict[tuple[str, int], bytes]] = [{} for _ in range(process.partitions)]
         self._strays: dict[str, set[str]] = {}  # task → why its jobs cannot run here, as was told
+        self._begun = set[str]()  # keys that were begun to be brought ahead, and of which it is still known who will read them
         self._replaces: dict[str, Placed] = {}  # twins to be cancelled once the children that replace them are there
         self.tasks: Mapping[str, Mode] = {name: spec.mode for name, spec in self._tasks.items()}
         in_processes = Mode.PROCESS in self.tasks.values()
@@ -187,6 +188,40 @@ class AppHost:
         if slots:
             await self._cache.warm(list(slots.values()), [run.session for run in reading])
 
+    def ahead(self, waiting: Sequence[Waiting], most: int) -> None:
+        """See `Host`."""
+        slots = {slot.key: slot for slot in self._read_by(waiting)}
+        new = [slot for key, slot in slots.items() if key not in self._begun]
+        begun = self._cache.ahead(new, most)
+        # Each once while it is in sight: what fails, or cannot be kept here, is left to the attempt.
+        self._begun = {key for key in self._begun if key in slots} | begun
+
+    def _read_by(self, waiting: Sequence[Waiting]) -> Iterator[Slot]:
+        """Tell what waiting jobs will read, but for what they write, or those before them."""
+        written = set[str]()
+        opened = set[Opening]()
+        for one in waiting:
+            written.update(one.writes, one.serves)
+            opened |= {what for key in one.writes if key[:1] == OPENING and (what := opened_by(key)) is not None}
+            spec = self._tasks.get(one.task)
+            if spec is None or not spec.reads_first:
+                continue
+            try:
+                arguments = _decode(spec, one, decode_meta(one.meta) if one.meta else NO_META)
+                warms = spec.places(arguments, self._process.partitions).warms
+            except Exception:  # noqa: BLE001, S112 - whoever claims it meets the same error, and tells
+                continue
+            for slot in warms:
+                if slot.key not in written and not any(self._may_bear(slot, what) for what in opened):
+                    yield slot
+
+    def _may_bear(self, slot: Slot, what: Opening) -> bool:
+        scope, name = what
+        if scope is Scope.FAMILY:
+            return slot.family.name == name
+        names = self._program.registry.families[slot.family.name].tag_names
+        return names is None or name_of_tag(name) in names
+
     async def _plant_elsewhere(self, run: AttemptRun) -> None:
         by_partition: dict[int, list[str]] = {}
         for key in run.claim.elsewhere:
@@ -283,7 +318,7 @@ def _is_ours(run: Run) -> TypeGuard[AttemptRun]:
     return isinstance(run, AttemptRun)
 
 
-def _decode(spec: TaskSpec, claim: Claim, meta: Meta) -> Arguments:
+def _decode(spec: TaskSpec, claim: Claim | Waiting, meta: Meta) -> Arguments:
     if not meta.follows:
         return spec.signature.decode(claim.payload)
     rest = spec.rest.decode(claim.payload)

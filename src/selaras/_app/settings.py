@@ -83,6 +83,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("concurrency", 100, "count", "coroutine jobs at once"),
     Option("threads", 16, "count", "plain-function jobs at once"),
     Option("children", 2, "count", "executor='process' jobs at once, in child processes"),
+    Option(
+        "warm_ahead",
+        0,
+        "count",
+        "waiting jobs a worker with no room looks at, to load what they will read. Only slow loaders gain by it, and of "
+        "many workers that look at the same jobs one gets each: so it is asked for",
+    ),
     Option("ttl", "5m", "time", "cached values: only a backstop, for what changes the datastore unannounced"),
     Option("max_value", 1 << 20, "bytes", "a cached value beyond it is served and not kept; 0: no bound"),
     Option(
@@ -133,6 +140,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     concurrency: int
     threads: int
     children: int
+    warm_ahead: int
     ttl: int
     max_value: int
     compress_threshold: int
@@ -174,6 +182,7 @@ class SettingValues(TypedDict, total=False):
     concurrency: int
     threads: int
     children: int
+    warm_ahead: int
     ttl: Duration
     max_value: int
     compress_threshold: int

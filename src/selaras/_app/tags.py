@@ -67,9 +67,14 @@ class TagBinding:
         return f"tag({self.name!r}, by={self.by!r})"
 
 
+def name_of_tag(text: str) -> str:
+    """Return the name of a tag without its value."""
+    return unquote(text.partition(":")[0])
+
+
 def doubt_tag(program: Program, text: str) -> None:
     """Say once that no family here bears such a tag: mostly its name is mistyped."""
-    name = unquote(text.partition(":")[0])
+    name = name_of_tag(text)
     if name in program.doubted_tags or program.registry.may_bear(name):
         return
     program.doubted_tags.add(name)

@@ -34,6 +34,7 @@ class WorkerOptions(TypedDict, total=False):
     concurrency: int
     threads: int
     children: int
+    warm_ahead: int
     lease: Duration
     heartbeat: Duration
     grace: Duration
@@ -84,6 +85,7 @@ class AppWorker:
             lease_us=settings.lease,
             heartbeat_us=settings.heartbeat,
             grace_us=settings.grace,
+            warm_ahead=settings.warm_ahead,
             burst=options.get("burst", False),
             observer=options.get("observer"),
             owns_process=options.get("owns_process", False),
@@ -131,6 +133,7 @@ def in_force(settings: Settings, options: WorkerOptions) -> Settings:
         concurrency=options.get("concurrency", settings.concurrency),
         threads=options.get("threads", settings.threads),
         children=options.get("children", settings.children),
+        warm_ahead=options.get("warm_ahead", settings.warm_ahead),
         lease=lease,
         heartbeat=beat,
         grace=_us(options.get("grace"), settings.grace, "grace"),

@@ -41,11 +41,12 @@ from selaras._core.cache.events import CacheEvent, SharedTierBack, SharedTierLos
 from selaras._core.cache.freshness import Level, Need, may_join, proves, since_of
 from selaras._core.cache.lifetimes import ONE, Past, note_of
 from selaras._core.cache.lineage import What
+from selaras._core.cache.opening import open_name
 from selaras._core.cache.packing import unpacked
 from selaras._core.codec import CorruptBytes, checksum
 from selaras._core.errors import StoreUnavailable, WouldDeadlock
 from selaras._core.jobs.job import Settled
-from selaras._core.positions import News
+from selaras._core.positions import News, Scope
 
 
 class _Missing:
@@ -636,6 +637,22 @@ class Cache:
         finally:
             if before is not None:
                 SESSION.reset(before)
+
+    def ahead(self, slots: Sequence[Slot], most: int) -> set[str]:
+        """Begin to bring values for jobs that wait to be claimed, `most` at a time, and wait for nothing. What is at hand,
+        or is written or loaded by others, is left alone. Returns the keys that were begun.
+        """
+        wanted = [slot for slot in slots if slot.family.ttl_us != 0 and not self._gains_nothing(slot)]
+        if not wanted:
+            return set()
+        for slot in wanted:
+            self._families[slot.family.name] = slot.family
+        return self._flights().ahead(wanted, most)
+
+    def _gains_nothing(self, slot: Slot) -> bool:
+        follower = self._followers[slot.partition]
+        opened = open_name(Scope.FAMILY, slot.family.name, slot.partition)
+        return opened in self._written or self.holds((slot,)) or follower.breaker.is_open(self._now_ns())
 
     async def bring(self, slots: Sequence[Slot]) -> Brought:
         """Bring values into the tiers, as a read would that does not need them: in one trip a partition, with one call of

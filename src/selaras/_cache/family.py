@@ -42,7 +42,7 @@ class Counts:
         loads: served by the datastore. joined: shared somebody else's read. waited: waited for another's fill.
         intents: met a write intent. rejected: entries of the local tier that were too old to serve.
         refused: loads whose fill was refused. fallbacks: loads because the store could not be reached.
-        early: loads ahead of a value's end. stale: served past the ttl. unchanged: loads that found the same value.
+        early: loads ahead of a value's end. ahead: those for jobs that were not claimed yet. stale: served past the ttl. unchanged: loads that found the same value.
         audited: compared with the datastore. stale_reads: of those, older than the reader needed.
         repaired: corrupt entries. unstorable: values that could not be stored. too_large: larger ones than are kept.
         errors: loads that failed.
@@ -60,6 +60,7 @@ class Counts:
     refused: int = 0
     fallbacks: int = 0
     early: int = 0
+    ahead: int = 0
     stale: int = 0
     unchanged: int = 0
     host: int = 0

@@ -95,11 +95,13 @@ class Flight:
         passed: done as soon as nobody needs to wait behind it any more: it has ended, or takes too long.
         token: its right to fill, 0: none.
         distrust: the stamp of an entry whose bytes were found corrupt; `repairs`: how many were.
-        renews: the stamp of an entry that it loads anew; `known`: that entry. `aside`: nobody waits for it.
+        renews: the stamp of an entry that it loads anew; `known`: that entry.
+        aside: nobody waits for it. ahead: besides, nobody reads it yet.
         expired: where values may be served past their ttl: done once such a one was seen, and `stale` is it.
     """
 
     __slots__ = (
+        "ahead",
         "aside",
         "distrust",
         "expired",
@@ -128,6 +130,7 @@ class Flight:
         self.repairs = 0
         self.renews = 0
         self.aside = False
+        self.ahead = False
         self.known: Known | None = None
         self.stale: Stale | None = None
         self.expired: Future[None] | None = loop.create_future() if slot.family.stale_us else None
@@ -226,6 +229,20 @@ class Flights:
         (flight,) = self._depart([slot])
         flight.aside, flight.renews = True, stamp
         self._aside[slot.key] = flight
+
+    def ahead(self, slots: Sequence[Slot], most: int) -> set[str]:
+        """Begin to bring keys that nobody reads or loads yet, `most` at a time; wait for nothing. Returns those that were
+        begun.
+        """
+        room = most - len(self._aside)
+        free = [slot for slot in slots if slot.key not in self.running and slot.key not in self._aside]
+        if self._closed or room <= 0 or not free:
+            return set()
+        flights = self._depart(free[:room])
+        for flight in flights:
+            flight.aside = flight.ahead = True
+            self._aside[flight.slot.key] = flight
+        return {flight.slot.key for flight in flights}
 
     async def ride_many(
         self, slots: Sequence[Slot], need: Need, floor: Callable[[str], int]

@@ -197,7 +197,11 @@ class Loading:
                 trips.setdefault(flight.slot.partition, []).append(flight)
         for there, sight in zip(trips.values(), await self._see_all(trips), strict=True):
             if sight.looks is None:
-                permits.extend(self._unanswered(flight) for flight in there)
+                for flight in there:
+                    if flight.aside:
+                        flight.drop()
+                    else:
+                        permits.append(self._unanswered(flight))
                 continue
             for flight, look in zip(there, sight.looks, strict=True):
                 match look:
@@ -206,7 +210,7 @@ class Loading:
                         if token:
                             flight.token, flight.known = token, Known(entry, sight.sent_ns)
                             permits.append(_Permit(flight, "it is loaded anew"))
-                        elif flight.aside:
+                        elif flight.aside and (flight.renews or not flight.ahead):
                             flight.drop()  # another process does it, or has done it
                         elif not self._serve(flight, entry, sight):
                             if flight.renews != entry.stamp or not wait_us:
@@ -698,7 +702,8 @@ class Loading:
                 self._lineage.note_here(What.FILLED, flight.slot.key, position=position)
             family, note = flight.slot.family, note_of(put.note)
             left_us = note.left_us(put.expires_in_us)
-            family.counts.early += flight.aside
+            family.counts.early += flight.aside and not flight.ahead
+            family.counts.ahead += flight.ahead
             if family.adaptive is not None:
                 self._saw(flight.slot, note.past, put.checksum, _Sight(None, position, sent))
             self._keep(

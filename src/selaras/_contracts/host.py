@@ -9,7 +9,7 @@ One attempt, through both:
     worker: turn(settlements=...)            ─> Settled ─> host.settled(run, settlement, settled)
 
 The worker calls everything here on its loop, in its own thread, except where said otherwise. `prepare`, `heard`,
-`must_wait`, `settled`, `since` and `progress` are plain calls on the hot path: they must not block.
+`must_wait`, `ahead`, `settled`, `since` and `progress` are plain calls on the hot path: they must not block.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
-from selaras._contracts.partition import Instance
+from selaras._contracts.partition import Instance, Waiting
 from selaras._core.jobs.job import Claim, Settled, Settlement
 from selaras._core.positions import Cursor, News
 
@@ -153,6 +153,12 @@ class Host(Protocol):
         """Plant intents elsewhere (P17) and warm the declared reads of a whole batch, in one trip a partition.
 
         What it raises is reported, and the batch is given back unstarted: so it raises only what passes.
+        """
+        ...
+
+    def ahead(self, waiting: Sequence[Waiting], most: int) -> None:
+        """Begin to bring what jobs will read that are to be claimed next, in this order: `most` values at a time, and none
+        that one of them writes, or one before it. Nothing waits for it, and whatever fails is left to the attempt.
         """
         ...
 

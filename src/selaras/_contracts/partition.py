@@ -96,6 +96,18 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     progress: tuple[tuple[str, int, bytes], ...] = ()
 
 
+class Waiting(Struct, frozen=True):
+    """A job that waits to be claimed, as far as it says what it will read and write; see `Claim`."""
+
+    job: str
+    task: str
+    payload: bytes
+    meta: bytes = b""
+    writes: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()
+    input: bytes | None = None
+
+
 class TurnReply(Struct, frozen=True, kw_only=True):
     """What a turn came to.
 
@@ -440,6 +452,13 @@ class Partition(Protocol):
 
     async def turn(self, request: TurnRequest) -> TurnReply:
         """Settle, then claim, then tell the news (L2)."""
+        ...
+
+    async def peek(self, queues: Sequence[str], tasks: frozenset[str], limit: int) -> tuple[Waiting, ...]:
+        """Look at the jobs that a worker of these queues and tasks would claim next, in that order, and change nothing.
+
+        At most `limit` are looked at, and those of other tasks left out of the answer; one that has expired may be in it.
+        """
         ...
 
     async def settle(self, instance: str, settlements: Sequence[Settlement], since: Cursor) -> SettleReply:

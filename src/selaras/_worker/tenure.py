@@ -27,6 +27,7 @@ class Tenure:
     Args:
         enrolled_ns: when the first of its enrolments was sent.
         on_lost: called on the loop, once, when the store no longer knows the instance.
+        on_full: called when work may wait in a partition that there is no room for.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Tenure:
         beat_every_us: int,
         on_lost: Callable[[Tenure], None],
         on_outbox: Callable[[], None],
+        on_full: Callable[[int], None],
     ) -> None:
         self.instance = instance
         self.lost = False
@@ -66,6 +68,7 @@ class Tenure:
                 on_lost=self.lose,
                 on_outbox=on_outbox,
                 on_abandoned=partial(self.heart.beat_now, partition.index),
+                on_full=partial(on_full, partition.index),
             )
             for partition in store.partitions
         ]

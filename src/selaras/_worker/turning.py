@@ -101,6 +101,7 @@ class Turner:
     Args:
         sharers: says how many partitions want claims now; room is divided among them.
         on_lost: called when the store no longer knows the instance.
+        on_full: called when work may wait that there is no room for.
         on_outbox: called when effects wait for other partitions.
         on_abandoned: called when an attempt was given up: a beat should tell it now.
 
@@ -122,6 +123,7 @@ class Turner:
         on_lost: Callable[[], None],
         on_outbox: Callable[[], None],
         on_abandoned: Callable[[], None],
+        on_full: Callable[[], None],
     ) -> None:
         self.index = partition.index
         self.fresh_until_ns = fresh_until_ns
@@ -139,6 +141,7 @@ class Turner:
         self._on_lost = on_lost
         self._on_outbox = on_outbox
         self._on_abandoned = on_abandoned
+        self._on_full = on_full
         self._nudged = Event()
 
         self._held: dict[int, Held | Settlement] = {}  # by fence: received and not yet settled
@@ -297,6 +300,8 @@ class Turner:
             return 0
         room = min(self._roster.room(), CLAIM_MOST)
         if room <= 0:
+            if self.hungry:
+                self._on_full()
             return 0
         return room if self._crew.partitions == 1 else -(-room // max(1, self._sharers()))
 

@@ -43,6 +43,7 @@ from selaras._worker.exits import Exit
 from selaras._worker.keeper import Keeper
 from selaras._worker.loops import calm_collector
 from selaras._worker.processes import Processes
+from selaras._worker.scout import Scout
 from selaras._worker.shutdown import LAST_ACT_MOST, end_process, give_back_everything
 from selaras._worker.signals import heard_by
 from selaras._worker.telling import Silence, tell
@@ -75,6 +76,8 @@ class Worker:
         lease_us: how long the store waits for a sign of life; `heartbeat_us`: how often one is sent.
         grace_us: how long bodies may go on after a stop was asked for.
         patience_us: how long a body may go on after it was told to stop, before it is given up as lost.
+        warm_ahead: so many jobs that wait are looked at while there is no room for them, and what they will read is
+            brought; 0: none.
         burst: stop when there is nothing left to do.
         owns_process: this process is here for the worker alone: it hears signals, and may be ended by it, when a
             body that cannot be stopped must be given back, or blocks the loop for good.
@@ -96,6 +99,7 @@ class Worker:
         heartbeat_us: int = 5_000_000,
         grace_us: int = 25_000_000,
         patience_us: int = 5_000_000,
+        warm_ahead: int = 0,
         burst: bool = False,
         observer: Observer | None = None,
         owns_process: bool = False,
@@ -128,6 +132,10 @@ class Worker:
         self._lost: tuple[str, int] | None = None  # the instance before, and how many bodies it had
         self._tenures: list[Tenure] = []  # the last one is current; the others are leaving
         self._crew: Crew | None = None
+        self._warm_ahead = warm_ahead
+        self._scout = Scout(
+            store.partitions, host, clock, self._observer, queues=self._queues, most=warm_ahead
+        )
         self._keeper = Keeper(store.partitions, host, clock, entropy, self._observer, lease_us=lease_us)
 
     # -- from outside
@@ -303,6 +311,7 @@ class Worker:
             beat_every_us=self._heartbeat_us,
             on_lost=self._on_lost,
             on_outbox=self._keeper.relay_soon,
+            on_full=self._scout.ring,
         )
         self._tenures.append(tenure)
         self._installed.set()
@@ -368,6 +377,8 @@ class Worker:
             spawn(self._keeper.tend(partition, crew.roster.occupied.is_set))
         if crew.partitions > 1:
             spawn(self._keeper.relay())
+        if self._warm_ahead:
+            spawn(self._scout.run())
         if self._burst:
             spawn(self._stop_when_done(crew))
 

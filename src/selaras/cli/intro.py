@@ -28,6 +28,7 @@ def introduction(app: Selaras, reference: str, settings: Settings, queues: Seque
         *_block("tasks", [_task(task, queues) for task in tasks]),
         *_block("families", [_family(family, settings) for family in families] or [("none",)]),
         ("at once", _room(settings, fleet)),
+        *([("warm ahead", _ahead(app, settings))] if settings.warm_ahead else []),
         ("jobs", _policy(settings)),
         ("lease", f"{format_us(settings.lease)}, renewed every {format_us(settings.heartbeat)}"),
         ("stop", f"Ctrl-C or SIGTERM: running jobs get {format_us(settings.grace)} to finish; again: at once"),
@@ -133,6 +134,12 @@ def _family(spec: FamilySpec, settings: Settings) -> tuple[str, ...]:
 def _room(settings: Settings, fleet: int) -> str:
     each = f"{settings.concurrency} async, {settings.threads} threads"
     return f"{fleet} processes of {each}" if fleet > 1 else each
+
+
+def _ahead(app: Selaras, settings: Settings) -> str:
+    if not any(task.reads_first for task in app.registry.tasks.values()):
+        return "nothing: no task says what it reads, by Read(...) or reads="
+    return f"while there is no room, what the next {settings.warm_ahead} jobs will read"
 
 
 def _policy(settings: Settings) -> str:

@@ -42,11 +42,11 @@ def _setting(*flags: str, about: str) -> Callable[[Any], Any]:
     """Make the option of a setting. Its environment variable is read where all settings are, not here: a flag goes before
     what the program says, and that before the environment.
     """
-    option = _SETTINGS[flags[-1].lstrip("-")]
+    option = _SETTINGS[flags[-1].lstrip("-").replace("-", "_")]
     default = option.show(option.read(option.default, option.name))
     return click.option(
         *flags,
-        type=duration if option.kind == "time" else click.IntRange(min=1),
+        type=duration if option.kind == "time" else click.IntRange(min=1 if option.default else 0),
         metavar="TIME" if option.kind == "time" else "NUMBER",
         help=f"{about}  [env var: {option.variable}; default: {default}]",
     )
@@ -76,6 +76,7 @@ def _setting(*flags: str, about: str) -> Callable[[Any], Any]:
     show_envvar=True,
     help="So many worker processes side by side; one that dies is replaced.",
 )
+@_setting("--warm-ahead", about="Waiting jobs looked at while there is no room, to load what they will read.")
 @_setting("--grace", about="What running jobs get to finish after a stop was asked for.")
 @_setting("--lease", about="A worker that gives no sign of life for so long is lost, its jobs go on elsewhere.")
 @click.option(
@@ -117,6 +118,7 @@ def worker(
     concurrency: int | None,
     threads: int | None,
     fleet: int,
+    warm_ahead: int | None,
     grace: float | None,
     lease: float | None,
     burst: bool,
@@ -152,6 +154,8 @@ def worker(
         chosen["concurrency"] = concurrency
     if threads is not None:
         chosen["threads"] = threads
+    if warm_ahead is not None:
+        chosen["warm_ahead"] = warm_ahead
     if grace is not None:
         chosen["grace"] = grace
     if lease is not None:
@@ -218,8 +222,8 @@ def _introduce(
 
 def _command(app: str, chosen: WorkerOptions, level: str, *, as_json: bool) -> list[str]:
     """Return the command of one process of the fleet: this one, without the fleet."""
-    said = {name: chosen.get(name) for name in ("concurrency", "threads", "grace", "lease", "name")}
-    flags = [f"--{name}={value}" for name, value in said.items() if value not in (None, "")]
+    said = {name: chosen.get(name) for name in ("concurrency", "threads", "warm_ahead", "grace", "lease", "name")}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in said.items() if value not in (None, "")]
     flags += [f"--queue={queue}" for queue in chosen.get("queues", ())]
     flags += ["--burst"] if chosen.get("burst") else []
     flags += ["--json"] if as_json else []

@@ -30,6 +30,7 @@ from selaras._contracts.partition import (
     Resolve,
     Supersede,
     Void,
+    Waiting,
 )
 from selaras._core.cache.floors import VersionFloors, closing
 from selaras._core.jobs.job import (
@@ -332,7 +333,7 @@ class Jobs:
 
     def claimable(self, queues: Iterable[str], tasks: frozenset[str]) -> Row | None:
         """Return the next job a worker may have; lay aside those whose task it does not know."""
-        lanes = [(queue, task) for queue in queues if queue not in self.paused for task in ("", *sorted(tasks))]
+        lanes = self._lanes_of(queues, tasks)
         while True:
             heads = [self.lanes[lane][0] for lane in lanes if lane in self.lanes]
             if not heads:
@@ -341,6 +342,24 @@ class Jobs:
             if row.new.task in tasks:
                 return row
             self._lay_aside(row)
+
+    def peek(self, queues: Iterable[str], tasks: frozenset[str], limit: int) -> list[Waiting]:
+        """Look at the jobs that a worker may have next."""
+        ranks = sorted(rank for lane in self._lanes_of(queues, tasks) for rank in self.lanes.get(lane, ()))
+        rows = (self.rows[job] for _, _, job in ranks[:limit])
+        return [
+            Waiting(row.id, row.new.task, row.new.payload, row.new.meta, row.new.writes, row.new.serves, row.input)
+            for row in rows
+            if row.new.task in tasks
+        ]
+
+    def _lanes_of(self, queues: Iterable[str], tasks: frozenset[str]) -> list[tuple[str, str]]:
+        return [
+            (queue, task)
+            for queue in dict.fromkeys(queues)
+            if queue not in self.paused
+            for task in ("", *sorted(tasks))
+        ]
 
     def _lay_aside(self, row: Row) -> None:
         self._unready(row)

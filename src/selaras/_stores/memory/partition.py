@@ -42,6 +42,7 @@ from selaras._contracts.partition import (
     TurnReply,
     TurnRequest,
     Void,
+    Waiting,
 )
 from selaras._core.cache.entry import Intent
 from selaras._core.jobs.job import (
@@ -136,6 +137,11 @@ class MemoryPartition:
                 continue
             claims.append(self._jobs.claim(row, request.instance, request.number, now))
         return tuple(replace(claim, position=self._log.tail.position) for claim in claims)
+
+    async def peek(self, queues: Sequence[str], tasks: frozenset[str], limit: int) -> tuple[Waiting, ...]:
+        """See `Partition`."""
+        with self._lock:
+            return tuple(self._jobs.peek(queues, tasks, limit))
 
     async def settle(self, instance: str, settlements: Sequence[Settlement], since: Cursor) -> SettleReply:
         """See `Partition`."""

@@ -34,6 +34,7 @@ from selaras._contracts.partition import (
     Resolve,
     Supersede,
     Void,
+    Waiting,
 )
 from selaras._core.cache.floors import PerKey
 from selaras._core.jobs.job import (
@@ -473,6 +474,12 @@ class Packing:
                 ]
             ),
         )
+
+    def waiting_of(self, id: str, ticket: bytes, dyn: bytes | None) -> Waiting:
+        """Read a job that waits to be claimed. Raises one of `DAMAGED`: it was written over."""
+        _, _, profile, extra, meta, payload = self._ticket_of(ticket)
+        value = None if dyn is None else bytes_of(_decode_row(memoryview(dyn)[:-_ROW_ENDING]).input)
+        return Waiting(id, profile.task, payload, meta, extra.writes, extra.serves, value)
 
     def numbered(self, id: str, ticket: bytes, dyn: bytes | None) -> tuple[int, JobRecord]:
         """Read a job, with its place in the order of enqueueing. Raises one of `DAMAGED`: it was written over."""

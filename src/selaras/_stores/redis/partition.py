@@ -35,6 +35,7 @@ from selaras._contracts.partition import (
     Tended,
     TurnReply,
     TurnRequest,
+    Waiting,
 )
 from selaras._core.cache.entry import Entry, Intent
 from selaras._core.errors import StoreUnavailable
@@ -175,6 +176,13 @@ class RedisPartition:
             cancels=attempts_of(cancels) if cancels else (),
             outbox=bool(outbox),
         )
+
+    async def peek(self, queues: Sequence[str], tasks: frozenset[str], limit: int) -> tuple[Waiting, ...]:
+        """See `Partition`."""
+        rows = zip(*await self._ask("peek", (queues, tuple(tasks), limit), repeats=True), strict=True)
+        known = ((id.decode(), ticket, dyn) for id, ticket, dyn in rows if ticket is not None)
+        found, _ = _read_each(self._packing.waiting_of, known)
+        return tuple([one for one in found if one.task in tasks])
 
     async def _fetch(self, claims: list[Claim], preimages: list[tuple[int, list[Any]]]) -> None:
         """Give claims their pre-images; one whose value is not there any more is none."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from selaras._contracts.partition import AnyEffect, CacheStats, Instance, JobFilter, JobPage, Outbox, QueueStats
+from selaras._contracts.partition import AnyEffect, CacheStats, Instance, JobFilter, JobPage, Outbox, QueueStats, Waiting
 from selaras._core.jobs.job import Attempt, Fate, JobRecord, Standing, fate_of
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
@@ -23,6 +23,12 @@ READY: Final = """
     JOIN lanes AS l ON l.code = w.lane JOIN jobs AS j ON j.number = w.number
 """
 """Of each lane, how many are in it, and how long the first to come has been ready."""
+
+NEXT: Final = """
+    SELECT w.priority, w.place, j.id, j.task, j.payload, j.meta, j.more
+    FROM ready AS w CROSS JOIN jobs AS j ON j.number = w.number WHERE w.lane = ? ORDER BY w.priority DESC, w.place LIMIT ?
+"""
+"""Of a lane, the jobs that are claimed next."""
 
 RUNNING: Final = (
     f"SELECT j.queue, {STATES[JobState.RUNNING]}, count(*) FROM runs AS r JOIN jobs AS j ON j.number = r.number"
@@ -71,6 +77,20 @@ def jobs(con: Connection, which: JobFilter) -> JobPage:
     page = [rows.row_of(kept) for kept in found[: which.limit]]
     more = page and len(found) > len(page)
     return JobPage(tuple(map(rows.record_of, page)), page[-1].number if more else 0)
+
+
+def waiting(con: Connection, queues: Sequence[str], tasks: frozenset[str], limit: int) -> tuple[Waiting, ...]:
+    """Look at the jobs that a worker of these queues and tasks would claim next."""
+    paused = {queue for (queue,) in con.execute("SELECT queue FROM paused")}
+    wanted = {queue for queue in queues if queue not in paused}
+    lanes = [
+        code
+        for queue, task, code in con.execute("SELECT queue, task, code FROM lanes")
+        if queue in wanted and (not task or task in tasks)
+    ]
+    found = [row for lane in lanes for row in con.execute(NEXT, (lane, limit))]
+    found.sort(key=lambda row: (-row[0], row[1]))
+    return tuple([rows.waiting_of(*row[2:]) for row in found[:limit] if row[3] in tasks])
 
 
 def queues(con: Connection) -> tuple[QueueStats, ...]:

@@ -31,6 +31,7 @@ from selaras._contracts.partition import (
     Tended,
     TurnReply,
     TurnRequest,
+    Waiting,
 )
 from selaras._core.cache.entry import Busy, Hit, Intent, Look
 from selaras._core.jobs.job import Admission, Attempt, Fate, JobRecord, NewJob, Settlement, Standing
@@ -70,6 +71,10 @@ class SqlitePartition:
     async def turn(self, request: TurnRequest) -> TurnReply:
         """See `Partition`."""
         return await self._run(lambda steps: steps.turn(request))
+
+    async def peek(self, queues: Sequence[str], tasks: frozenset[str], limit: int) -> tuple[Waiting, ...]:
+        """See `Partition`."""
+        return self._reader.snapshot(lambda con: inspection.waiting(con, queues, tasks, limit))
 
     async def settle(self, instance: str, settlements: Sequence[Settlement], since: Cursor) -> SettleReply:
         """See `Partition`."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
+from selaras._contracts.partition import Waiting
 from selaras._core.jobs.job import (
     MOVING,
     Edge,
@@ -107,6 +108,7 @@ class _More(Struct, frozen=True, array_like=True):
 
 
 _USUAL: Final = Rest()
+_NO_MORE: Final = _More(_USUAL)
 UNREADABLE_META: Final = b"\xc1"
 """The one byte that MessagePack never uses."""
 
@@ -265,6 +267,15 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
         row.stuck, row.history = kept_more.stuck, kept_more.history
         row.unsure, row.left = kept_more.unsure, kept_more.left
     return row
+
+
+def waiting_of(job: str, task: str, payload: bytes, meta: bytes, more: Any) -> Waiting:
+    """Show a job that waits to be claimed. One whose bytes cannot be read says nothing of what it writes."""
+    try:
+        kept = _NO_MORE if more is None else _decode_more(more)
+    except UNREADABLE:
+        return Waiting(job, task, payload, UNREADABLE_META)
+    return Waiting(job, task, payload, meta, kept.rest.writes, kept.rest.serves, kept.input)
 
 
 def _more_of(more: Any, row: Row) -> _More | None:

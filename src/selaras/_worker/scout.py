@@ -1,0 +1,68 @@
+"""Looks ahead: where more jobs wait than there is room for, what the next ones will read is brought meanwhile.
+
+It has a task of its own and waits for no load, so no turn waits for it. While there is room it looks at nothing: what
+waits is claimed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Event
+from collections.abc import Sequence
+from typing import Final
+
+from selaras._contracts.clock import Clock
+from selaras._contracts.host import Host
+from selaras._contracts.observer import Observer
+from selaras._contracts.partition import Partition
+from selaras._core.errors import StoreUnavailable
+from selaras._core.events import Trouble
+from selaras._worker.telling import tell
+
+LOOK_EVERY: Final = 0.02
+"""The heads of queues are looked at no more often."""
+
+
+class Scout:
+    """Looks at the first `most` jobs that wait in each partition."""
+
+    def __init__(
+        self,
+        partitions: Sequence[Partition],
+        host: Host,
+        clock: Clock,
+        observer: Observer,
+        *,
+        queues: Sequence[str],
+        most: int,
+    ) -> None:
+        self._partitions = partitions
+        self._host = host
+        self._clock = clock
+        self._observer = observer
+        self._queues = tuple(queues)
+        self._most = most
+        self._full = set[int]()  # partitions in which work may wait that there is no room for
+        self._rung = Event()
+
+    def ring(self, partition: int) -> None:
+        """Work may wait in a partition that there is no room for."""
+        self._full.add(partition)
+        self._rung.set()
+
+    async def run(self) -> None:
+        """Look ahead for ever."""
+        tasks = frozenset(self._host.tasks)
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            full, self._full = sorted(self._full), set()
+            try:
+                looks = (self._partitions[index].peek(self._queues, tasks, self._most) for index in full)
+                waiting = [one for found in await asyncio.gather(*looks) for one in found]
+                self._host.ahead(waiting, self._most)
+            except StoreUnavailable:  # the turns tell of it
+                pass
+            except Exception as error:  # noqa: BLE001 - what it does is help, and nothing depends on it
+                tell(self._observer, Trouble(where="looking ahead", error=f"{type(error).__name__}: {error}"))
+            await self._clock.sleep(LOOK_EVERY)
