@@ -20,7 +20,7 @@ from selaras._core.cache.entry import Entry, Hit
 from selaras._core.errors import LeaseLost, StaleSource, StoreUnavailable, WouldDeadlock
 from selaras._core.jobs.job import NewJob
 from selaras._core.jobs.states import JobEvent
-from selaras._core.positions import START
+from selaras._core.positions import START, Scope
 from selaras._stores.memory.partition import MemoryPartition
 
 # -- P1: what "as of the claim" means
@@ -654,6 +654,41 @@ async def test_p13_a_settle_without_a_version_stops_fills_for_as_long_as_replica
 
     assert await process.get() == 2
     assert await process.tier() == "local"
+
+
+async def test_p13_a_bulk_write_stops_fills_for_as_long_as_replicas_lag(world: World) -> None:
+    world.like(tags=lambda row, value: ("goods",), replica_lag_us=2_000_000)
+    process, other = await world.process("p"), await world.process("q")
+    world.data.rows[42] = 1
+    assert await process.get() == 1
+    assert await other.get() == 1
+    a = await other.claim("a", writes=[], opens=[(Scope.TAG, "goods")])
+    await other.settle(a)
+
+    assert await process.get(fresh="strict") == 1  # a replica still answers the old value: it is not kept
+    assert process.cache.hit(world.slot()) is MISSING
+    world.data.rows[42] = 2
+    world.advance(2.1)
+
+    assert await process.get() == 2
+    assert await process.tier() == "local"
+
+
+async def test_p13_voiding_a_tag_or_a_family_stops_fills_for_as_long_as_replicas_lag(world: World) -> None:
+    world.like(tags=lambda row, value: ("goods",), replica_lag_us=2_000_000)
+    process = await world.process("p")
+    world.data.rows[42] = 1
+    for names in ({"tags": ["goods"]}, {"families": ["product"]}):
+        assert await process.get() == world.data.rows[42]
+        await process.cache.invalidate(**names)
+
+        assert await process.get(fresh="strict") == world.data.rows[42]
+        assert process.cache.hit(world.slot()) is MISSING
+        world.data.rows[42] += 1
+        world.advance(2.1)
+
+        assert await process.get() == world.data.rows[42]
+        assert await process.tier() == "local"
 
 
 # -- P14: an invalidation inside a job

@@ -23,6 +23,7 @@ from selaras._cache.session import SESSION, Session, SessionKind
 from selaras._contracts.partition import Instance, Invalidation, Owner, TurnRequest
 from selaras._contracts.store import Store
 from selaras._core.cache.events import CacheEvent
+from selaras._core.cache.opening import Opening, open_names
 from selaras._core.codec import codec_of
 from selaras._core.jobs.job import Claim, JobKind, NewJob, Settled, Settlement
 from selaras._core.jobs.states import JobEvent
@@ -157,15 +158,27 @@ class Process:
     def cursor(self, index: int) -> Any:
         return self.cache.cursor(index)
 
-    async def claim(self, job: str, index: int = 0, writes: Sequence[Slot] = (), **options: Any) -> Session:
+    async def claim(
+        self,
+        job: str,
+        index: int = 0,
+        writes: Sequence[Slot] = (),
+        opens: Sequence[Opening] = (),
+        **options: Any,
+    ) -> Session:
         """Enqueue a job and claim it."""
+        opened = tuple(name for what in opens for name in open_names(*what, len(self.store.partitions)))
+        keys = (*(slot.key for slot in writes), *opened)
         await self.world.store.partitions[index].enqueue(
-            [NewJob(id=job, task="work", writes=tuple(slot.key for slot in writes), wants_preimage=True, **options)],
+            [NewJob(id=job, task="work", writes=keys, wants_preimage=True, **options)],
             self.cursor(index),
         )
         _, claims, _, received = await self.turn(index, limit=1)
         assert [claim.job for claim in claims] == [job]
-        return self.session(claims[0], index, received, writes)
+        session = self.session(claims[0], index, received, writes)
+        session.own |= dict.fromkeys(opened)
+        session.opens, session.late = frozenset(opens), self.cache.closing(opens)
+        return session
 
     def session(self, claim: Claim, index: int, received_ns: int, writes: Sequence[Slot] = ()) -> Session:
         return Session(

@@ -88,7 +88,7 @@ names = st.builds(
     tags=few(TAGS, 1),
     families=few(FAMILIES[1:], 1),
     versions=st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 3)), max_size=1).map(tuple),
-    closes=st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from((SECOND, LEASE))), max_size=1).map(tuple),
+    closes=st.lists(st.tuples(st.sampled_from(WRITTEN), st.sampled_from((SECOND, LEASE))), max_size=1).map(tuple),
 )
 puts = st.builds(
     Put,
@@ -157,7 +157,7 @@ any_effects = st.fixed_dictionaries(
         "tags": few(TAGS, 1),
         "families": few(FAMILIES[1:], 1),
         "versions": st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 3)), max_size=1).map(tuple),
-        "closes": st.lists(st.tuples(st.sampled_from(KEYS), st.just(SECOND)), max_size=1).map(tuple),
+        "closes": st.lists(st.tuples(st.sampled_from(WRITTEN), st.just(SECOND)), max_size=1).map(tuple),
         "children": st.lists(jobs, max_size=1),
         "planted": few(WRITTEN, 1),
         "writes": few(WRITTEN, 1),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.conformance.world import LEASE, WIDEST, A, B, K, World, job, local, put
+from tests.clock import SECOND
+from tests.conformance.world import K2, LEASE, WIDEST, A, B, K, World, job, local, put
 
 from selaras._contracts.limits import INTENT_GRACE_US, SHUT_FILL_US
-from selaras._contracts.partition import Owner
-from selaras._core.cache.entry import Busy, Hit, Standing
+from selaras._contracts.partition import Fill, Owner, ReadRequest
+from selaras._core.cache.entry import Busy, Hit, Miss, Standing
 from selaras._core.cache.opening import open_name, open_names, opened_by, shown_keys
 from selaras._core.jobs.states import JobEvent
 from selaras._core.positions import START, Scope
@@ -17,10 +18,73 @@ from selaras._core.routing import partition_of
 
 TAG = open_name(Scope.TAG, "t", 0)
 FAMILY = open_name(Scope.FAMILY, "f", 0)
+OTHER = open_name(Scope.FAMILY, "g", 0)
 BORN: dict[str, Any] = {"tags": ("s", "t"), "family": "f"}
 """What the values of these tests bear."""
 
 each_name = pytest.mark.parametrize("name", [TAG, FAMILY], ids=["tag", "family"])
+
+
+# -- a datastore that answers late (P13)
+
+
+@each_name
+async def test_p13_a_bulk_write_may_stop_fills_for_a_while(world: World, name: str) -> None:
+    worker = await world.worker()
+    await world.enqueue(job(A, writes=(name,)))
+    claim = await worker.claim()
+    await worker.end(claim, closes=((name, SECOND),))
+
+    early = await world.miss(K)
+    filled = await world.fill(early, put(K, b"v0", **BORN))  # what a replica still says
+    other = await world.fill(await world.miss(K2), put(K2, b"v0", tags=("s",), family="g"))
+    world.clock.advance(SECOND)
+
+    assert (filled, other) == (False, True)
+    assert await world.fill(await world.miss(K), put(K, b"v1", **BORN))
+    assert await world.value(K) == b"v1"
+
+
+@each_name
+async def test_p13_voiding_a_tag_or_family_may_stop_fills_for_a_while(world: World, name: str) -> None:
+    scope, text = opened_by(name) or (Scope.KEY, "")
+    names = {"tags" if scope is Scope.TAG else "families": (text,)}
+    token = await world.miss(K)
+    await world.invalidate(**names, closes=((name, SECOND),))
+
+    assert not await world.fill(token, put(K, b"v0", **BORN))
+    assert not await world.fill(await world.miss(K), put(K, b"v0", **BORN))
+    world.clock.advance(SECOND)
+    await world.tend()
+    assert await world.fill(await world.miss(K), put(K, b"v1", **BORN))
+
+
+@each_name
+async def test_p13_the_longest_of_several_closings_counts(world: World, name: str) -> None:
+    await world.invalidate(closes=((name, 3 * SECOND),))
+    await world.invalidate(closes=((name, SECOND), (OTHER, SECOND)))
+    world.clock.advance(2 * SECOND)
+
+    assert not await world.fill(await world.miss(K), put(K, b"v0", **BORN))
+
+
+async def test_p13_a_name_of_another_partition_is_closed_with_the_settle(world: World) -> None:
+    if len(world.store.partitions) == 1:
+        pytest.skip("there is no other")
+    worker = await world.worker()
+    elsewhere, key = open_name(Scope.FAMILY, "f", 1), local("far", 1)
+    await world.enqueue(job(A, writes=(FAMILY, elsewhere)))
+    claim = await worker.claim()
+    await worker.end(claim, closes=((FAMILY, SECOND), (elsewhere, SECOND)))
+    there = world.store.partitions[1]
+    for effect in (await world.home.outbox(10)).effects:
+        await there.accept([effect])
+
+    look = (await there.read([ReadRequest(key, "f", LEASE)], START)).looks[0]
+    assert isinstance(look, Miss)
+    filled = await there.fill([Fill(put(key, b"v0", **BORN), look.token)], START)
+
+    assert filled.stored == (None,)
 
 
 # -- what a claim plants

@@ -140,6 +140,7 @@ class AppHost:
             places = spec.places(arguments, self._process.partitions)
             if claim.writes or claim.serves:
                 _own(session, claim, places.written)
+                session.late = self._cache.closing(session.opens) if session.opens else {}
                 self._cache.writes(session)
         policy = spec.policy if meta is NO_META else _policy(spec.policy, meta)
         return AttemptRun(

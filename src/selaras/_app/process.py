@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from selaras._app.audits import CacheLog, reader_here
 from selaras._app.ends import Ends
 from selaras._app.once import Interrupted, Once, own
+from selaras._app.registry import Registry
 from selaras._app.relaying import relay
 from selaras._app.resources import Opened
 from selaras._app.settings import Settings
@@ -114,6 +115,7 @@ class Process:
         clock: Clock,
         entropy: Entropy,
         settings: Settings,
+        registry: Registry,
         shelf: Shelf | None = None,
         owner: bytes = b"",
     ) -> None:
@@ -144,6 +146,7 @@ class Process:
             else None,
             shelf=shelf,
             owner=owner,
+            families=lambda: [spec.family for spec in registry.families.values()],
         )
         store.listen(self.cache.grown)
         self.partitions = len(store.partitions)

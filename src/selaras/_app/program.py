@@ -56,7 +56,7 @@ class Program:
         clock, entropy = system_clock(), system_entropy()
         store = open_store(self.address, self.settings.partitions, clock, entropy)
         shelf = open_shelf(self.settings.host_tier, self.settings.host_timeout)
-        return Process(store, clock, entropy, self.settings, shelf, shelf_owner(self.address))
+        return Process(store, clock, entropy, self.settings, self.registry, shelf, shelf_owner(self.address))
 
 
 def make_program(

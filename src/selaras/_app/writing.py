@@ -64,6 +64,7 @@ class Writing:
             own=dict(scope.own),
             serves=dict(scope.serves),
             opens=frozenset(self._opens),
+            late=process.cache.closing(self._opens),
             started=True,
             parent=session_here(),
         )

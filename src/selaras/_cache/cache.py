@@ -20,7 +20,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from selaras._cache.auditing import Auditor, Reader
-from selaras._cache.family import Family, Reading, Slot, Standing
+from selaras._cache.family import Family, Reading, Slot, Standing, lag_us_of
 from selaras._cache.flight import Alone, Flights, Outcome, Stale
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
@@ -104,6 +104,7 @@ class Cache:
         lineage: Lineage | None = None,
         shelf: Shelf | None = None,
         owner: bytes = b"",
+        families: Callable[[], Iterable[Family]] | None = None,
     ) -> None:
         self.lineage = lineage
         self._partitions = store.partitions
@@ -152,8 +153,10 @@ class Cache:
             heard=self._apply,
             drop=self._drop_keys,
             drop_joins=self.told,
+            lag_us=lambda what: lag_us_of((families or self._families.values)(), what),
             lineage=lineage,
         )
+        self.closing = self._voiding.closing
 
         self._auditor = Auditor(
             self._partitions,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from selaras._core.cache.freshness import BOUNDED, Level
 from selaras._core.cache.lifetimes import Adaptive, early_us
+from selaras._core.cache.opening import Opening
+from selaras._core.positions import Scope
 
 LEASE_US_UNKNOWN: Final = 5_000_000
 """A token's life before any load of its family was seen."""
@@ -91,7 +93,7 @@ class Family:
         during_write: "load": while somebody writes a key it is read from the datastore. "serve": the old value is
             served until the writer's settle.
         version: the datastore's own version of a value; what is older than the newest one known is not accepted.
-        replica_lag_us: how long fills stay closed after a write that named no version, where `version` is given.
+        replica_lag_us: how long fills stay closed after a write that named no version.
         tags: of a value, from its arguments and itself.
         level: of a read that names none.
         max_value: bytes of a value, beyond which it is served and not kept; 0: no bound.
@@ -164,6 +166,20 @@ class Family:
     def early_us(self, load_us: int, chance: float) -> int:
         """Return how long before its end a value is loaded anew; see `lifetimes.early_us`."""
         return early_us(load_us or self.load_us, self.beta, chance) if self.beta else 0
+
+
+def lag_us_of(families: Iterable[Family], what: Opening) -> int:
+    """Return how late the datastore may be with values of a family, or of those that can bear a tag."""
+    scope, name = what
+    late = (family for family in families if family.replica_lag_us)
+    return max(
+        (
+            family.replica_lag_us
+            for family in late
+            if (family.tags is not None if scope is Scope.TAG else family.name == name)
+        ),
+        default=0,
+    )
 
 
 class Slot(Struct, frozen=True, gc=False):

@@ -78,6 +78,8 @@ class Session(Struct, eq=False):
         own: keys under its intents, declared and planted; with the slot where it is known.
         serves: declared keys of families with `during_write="serve"`: no intent, an invalidation at settle.
         opens: tags and families that it writes as a whole.
+        late: of tags and families that it changes, by the names under which they stand, for how long the datastore may
+            answer with what was before.
         preimages: what its intents replaced. Served until `started`, that is until the body begins.
         puts, planted, tags, families, versions: what its settle must tell the cache.
         loads: keys whose loader this is: to read them here would wait for itself.
@@ -115,6 +117,7 @@ class Session(Struct, eq=False):
     asked_ns: int = 0
     apart: bool = False
     open: bool = True
+    late: dict[str, int] = {}
     watcher: Watcher | None = None
     task: str = ""
 
@@ -261,7 +264,7 @@ class Session(Struct, eq=False):
         A version that was put is a floor only if the attempt succeeded: otherwise it may never have been committed.
         """
         if not (self.puts or self.tags or self.families or self.planted or self.versions):
-            closes = _closes(self.own, self.serves)
+            closes = (*_closes(self.own, self.serves), *self.late.items())
             return _NONE if not closes else Effects(closes=closes)
         versions: dict[str, int] = {}
         if success and (self.puts or self.versions):
@@ -272,7 +275,7 @@ class Session(Struct, eq=False):
             tags=tuple(self.tags),
             families=tuple(self.families),
             versions=tuple(versions.items()),
-            closes=_closes(self.own, self.serves, but=versions),
+            closes=(*_closes(self.own, self.serves, but=versions), *self.late.items()),
             planted=tuple(self.planted),
         )
 
@@ -285,7 +288,7 @@ def _closes(*written: Mapping[str, Slot | None], but: Container[str] = ()) -> tu
     late: dict[str, int] = {}
     for keys in written:
         for key, slot in keys.items():
-            if slot is not None and slot.family.replica_lag_us and slot.family.version and key not in but:
+            if slot is not None and slot.family.replica_lag_us and key not in but:
                 late[key] = slot.family.replica_lag_us
     return tuple(late.items())
 

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from selaras._cache.family import Slot
 from selaras._cache.follower import Follower
 from selaras._cache.lineage import Lineage
@@ -19,9 +21,11 @@ from selaras._contracts.partition import Invalidation, Partition
 from selaras._core.cache.entry import Entry
 from selaras._core.cache.lifetimes import Past, note_of
 from selaras._core.cache.lineage import What
+from selaras._core.cache.opening import Opening, open_names
 from selaras._core.errors import LeaseLost
 from selaras._core.jobs.job import Refusal
-from selaras._core.positions import News
+from selaras._core.positions import News, Scope
+from selaras._core.routing import partition_of
 
 
 class Voiding:
@@ -37,6 +41,7 @@ class Voiding:
         heard: Callable[[Follower, News, int], bool],
         drop: Callable[[Iterable[str]], None],
         drop_joins: Callable[[], None],
+        lag_us: Callable[[Opening], int],
         lineage: Lineage | None = None,
     ) -> None:
         self._partitions = partitions
@@ -46,6 +51,7 @@ class Voiding:
         self._heard = heard
         self._drop = drop
         self._drop_joins = drop_joins
+        self._lag_us = lag_us
         self._lineage = lineage
 
     async def put(self, slot: Slot, value: Any, session: Session | None) -> None:
@@ -106,6 +112,7 @@ class Voiding:
         scope.versions.update((slot.key, version) for slot, version in versions)
         scope.tags.update(dict.fromkeys(tags))
         scope.families.update(dict.fromkeys(families))
+        scope.late.update(self.closing(_openings(tags, families)))
         self._drop(slot.key for slot in slots)
         await asyncio.gather(self._plant(slots, session, scope), self._void_now((), tags, families, ()))
 
@@ -153,8 +160,13 @@ class Voiding:
     ) -> None:
         everywhere = Invalidation(tags=tuple(tags), families=tuple(families))
         names: dict[int, Invalidation] = {}
+        closed: dict[int, list[tuple[str, int]]] = {}
         if tags or families:
             names = dict.fromkeys(range(len(self._partitions)), everywhere)
+            for name, lag_us in self.closing(_openings(tags, families)).items():
+                closed.setdefault(partition_of(name, len(self._partitions)), []).append((name, lag_us))
+            for index, those in closed.items():
+                names[index] = replace(everywhere, closes=tuple(those))
         named = {slot.key for slot, _ in versions}
         there: dict[int, list[Slot]] = {}
         for slot in {slot.key: slot for slot in slots}.values():
@@ -165,10 +177,13 @@ class Voiding:
                 tags=everywhere.tags,
                 families=everywhere.families,
                 versions=tuple((slot.key, version) for slot, version in versions if slot.partition == index),
-                closes=tuple(
-                    (slot.key, slot.family.replica_lag_us)
-                    for slot in here
-                    if slot.family.version and slot.family.replica_lag_us and slot.key not in named
+                closes=(
+                    *(
+                        (slot.key, slot.family.replica_lag_us)
+                        for slot in here
+                        if slot.family.replica_lag_us and slot.key not in named
+                    ),
+                    *closed.get(index, ()),
                 ),
             )
         try:
@@ -181,6 +196,15 @@ class Voiding:
         for error in done:
             if isinstance(error, BaseException):
                 raise error
+
+    def closing(self, openings: Iterable[Opening]) -> dict[str, int]:
+        """Return the names under which these tags and families stand whose values may come late, and how late."""
+        return {
+            name: lag_us
+            for what in openings
+            if (lag_us := self._lag_us(what))
+            for name in open_names(*what, len(self._partitions))
+        }
 
     async def _void_at(self, index: int, names: Invalidation) -> None:
         follower = self._followers[index]
@@ -199,3 +223,7 @@ class Voiding:
 
     def _version(self, slot: Slot, value: Any) -> int | None:
         return None if slot.family.version is None or value is None else slot.family.version(value)
+
+
+def _openings(tags: Iterable[str], families: Iterable[str]) -> list[Opening]:
+    return [*((Scope.TAG, tag) for tag in tags), *((Scope.FAMILY, family) for family in families)]

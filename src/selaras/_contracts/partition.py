@@ -29,7 +29,8 @@ The laws every store keeps (P-numbers: the protocol's rules):
         by the turns and rounds of housekeeping that follow, in steps, and until then the job is kept.
     L14 An intent on an open name (`_core/cache/opening.py`) opens a tag or family in this partition: its events are that
         tag's or family's, and while an intent stands there its last event lies behind every position, so that L5 and L7
-        refuse what bears it. Whatever removes the intent appends one more event (P7, P12).
+        refuse what bears it. Whatever removes the intent appends one more event (P7, P12). While an open name is closed
+        (`closes`), no fill is accepted that bears it (P13).
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ class FillReply(Struct, frozen=True):
 class Invalidation(Struct, frozen=True):
     """Names to void: keys of this partition; tags and families are told to every partition (P12).
 
-    `versions` and `closes`: as in a settlement.
+    `versions` and `closes`: as in a settlement; the latter, open names too.
     """
 
     keys: tuple[str, ...] = ()

@@ -109,7 +109,7 @@ class Harness:
             raise ConfigurationError("a harness is entered once; make another one: harness(app)")
         program = self.app.program
         program.registry.complete()
-        self._process = Process(self._store, self.clock, self._entropy, program.settings)
+        self._process = Process(self._store, self.clock, self._entropy, program.settings, program.registry)
         # The harness counts as a user, so that a loop that ends before the test does not close the store.
         self._process.users += 1
         self._undo.enter_context(program.processes.standing_in(self._process))

@@ -33,6 +33,14 @@ def open_names(scope: Scope, name: str, partitions: int) -> tuple[str, ...]:
     return tuple([open_name(scope, name, index) for index in range(partitions)])
 
 
+def names_borne(family: str, tags: Iterable[str], partition: int) -> tuple[str, ...]:
+    """Return those under which stands what a value of this family with these tags bears."""
+    return (
+        open_name(Scope.FAMILY, family, partition),
+        *[open_name(Scope.TAG, tag, partition) for tag in tags],
+    )
+
+
 def opened_by(key: str) -> Opening | None:
     """Return the tag or family that stands under this key; None: it is a key like others."""
     found = _FORM.fullmatch(key) if key[:1] == OPENING else None

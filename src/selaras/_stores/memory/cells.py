@@ -11,7 +11,7 @@ from selaras._contracts.limits import SHUT_FILL_US
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
 from selaras._core.cache.floors import is_below
-from selaras._core.cache.opening import opened_by
+from selaras._core.cache.opening import names_borne, opened_by
 from selaras._core.jobs.job import Put
 from selaras._core.positions import Scope
 from selaras._stores.memory.log import Log
@@ -98,6 +98,8 @@ class Cells:
         del self.tokens[put.key]
         floor = self.floors.get(put.key)
         if floor and (floor.closed_until_us > now or is_below(put.version, floor.version)):
+            return None
+        if any(self._is_closed(name, now) for name in names_borne(put.family, put.tags, self.index)):
             return None
         if self.log.voided_after(token.granted_at, put.family, put.tags):
             if self.log.is_open(put.family, put.tags):
@@ -269,6 +271,10 @@ class Cells:
         if self.log.voided_after(entry.position, stored.family, entry.tags):
             return None
         return None if floor and is_below(entry.version, floor.version) else stored
+
+    def _is_closed(self, key: str, now: int) -> bool:
+        floor = self.floors.get(key)
+        return floor is not None and floor.closed_until_us > now
 
     def _intent(self, owner: Owner, key: str) -> _Intent | None:
         own = self.standing.get(key, {}).get((owner.home, owner.job))

@@ -12,7 +12,7 @@ from selaras._contracts.limits import OPEN_POSITION, SHUT_FILL_US
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
 from selaras._core.cache.floors import PerKey, is_below
-from selaras._core.cache.opening import OPENING
+from selaras._core.cache.opening import OPENING, names_borne
 from selaras._core.jobs.job import Put
 from selaras._core.positions import Scope
 from selaras._stores.sqlite.connection import UNREADABLE, Connection, as_list, is_listed
@@ -58,9 +58,11 @@ _DROP_TOKEN: Final = "DELETE FROM tokens WHERE key = ?"
 _GRANT: Final = "INSERT OR REPLACE INTO tokens (key, token, until_us, granted_at) VALUES (?, ?, ?, ?)"
 _TOKEN: Final = """
     SELECT t.token, t.until_us, t.granted_at, EXISTS (SELECT 1 FROM intents WHERE key = t.key),
-        f.version, coalesce(f.closed_until_us, 0)
+        f.version, coalesce(f.closed_until_us, 0),
+        coalesce((SELECT closed_until_us FROM floors WHERE key = char(31)), 0)
     FROM tokens AS t LEFT JOIN floors AS f ON f.key = t.key WHERE t.key = ?
 """
+_CLOSED: Final = "SELECT 1 FROM floors WHERE key IN (SELECT value FROM json_each(?)) AND closed_until_us > ? LIMIT 1"
 _FLOOR: Final = "SELECT version, closed_until_us FROM floors WHERE key = ?"
 _SET_FLOOR: Final = "INSERT OR REPLACE INTO floors (key, version, closed_until_us) VALUES (?, ?, ?)"
 _PLANT: Final = (
@@ -334,12 +336,16 @@ class Cells:
         found = self._execute(_TOKEN, (put.key,)).fetchone()
         if found is None:
             return None
-        token, until_us, granted_at, stands, version, closed_until_us = found
+        token, until_us, granted_at, stands, version, closed_until_us, any_until_us = found
         if token != fill.token or until_us <= now or stands:
             return None
         self._execute(_DROP_TOKEN, (put.key,))
         if closed_until_us > now or is_below(put.version, version):
             return None
+        if any_until_us > now:
+            names = as_list(names_borne(put.family, put.tags, self._index))
+            if self._execute(_CLOSED, (names, now)).fetchone():
+                return None
         if self._log.voided_after(granted_at, put.family, put.tags):
             if self._log.is_open(put.family, put.tags):
                 self._execute(_GRANT, (put.key, 0, -now - SHUT_FILL_US, self._log.position))
@@ -430,8 +436,10 @@ class Cells:
             floor, closed_until_us = self._floor(key)
             self._execute(_SET_FLOOR, (key, version if floor is None else max(floor, version), closed_until_us))
         for key, close_us in closes:
-            floor, closed_until_us = self._floor(key)
-            self._execute(_SET_FLOOR, (key, floor, max(closed_until_us, now + close_us)))
+            # Under no name at all stands until when any is closed: most fills ask no further.
+            for closed in (key, OPENING) if key[:1] == OPENING else (key,):
+                floor, closed_until_us = self._floor(closed)
+                self._execute(_SET_FLOOR, (closed, floor, max(closed_until_us, now + close_us)))
 
     def outlived(self, owner: Owner, key: str) -> bool:
         """Say whether a later attempt of the same job has its intent there: the owner's lease is lost."""

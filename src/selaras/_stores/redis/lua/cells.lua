@@ -181,10 +181,16 @@ local function cells_set_floors(versions, closes)
         if not floor[1] or floor[1] < pair[2] then floor[1] = pair[2] end
         floors:set(pair[1], floor)
     end
+    local function close(key, until_us)
+        local floor = floors:get(key) or {false, 0}
+        floor[2] = math.max(floor[2], until_us)
+        floors:set(key, floor)
+    end
     for _, pair in ipairs(closes) do
-        local floor = floors:get(pair[1]) or {false, 0}
-        floor[2] = math.max(floor[2], NOW + pair[2])
-        floors:set(pair[1], floor)
+        close(pair[1], NOW + pair[2])
+        if pair[1]:sub(1, 1) == OPENING then
+            close(OPENING, NOW + pair[2]) -- under no name at all stands until when any is closed: most fills ask no further
+        end
     end
 end
 

@@ -45,6 +45,12 @@ local function opened_by(key)
     return name, tonumber(scope)
 end
 
+-- The key under which a tag or family stands here; of no tag and no family, what all of those begin with.
+local OPENING = '\31'
+local function open_name(scope, name)
+    return string.format('%s%d:%d:', OPENING, M.index, scope) .. name
+end
+
 -- Void a key, or the tag or family that it opens.
 local function log_void(key)
     local name, scope = opened_by(key)
