@@ -592,9 +592,9 @@ async def test_explaining_says_what_stands_in_each_tier(world: World) -> None:
     await a.get()
     await b.claim("writer", writes=[world.slot(1)])
 
-    told = "\n".join(await a.cache.explain(world.slot()))
+    told = "\n".join(await a.cache.window.explain(world.slot()))
     assert "would be served" in told
     assert "stored at" in told
-    told = "\n".join(await a.cache.explain(world.slot(1)))
+    told = "\n".join(await a.cache.window.explain(world.slot(1)))
     assert "local      nothing" in told
     assert "job writer" in told

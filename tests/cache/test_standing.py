@@ -82,12 +82,12 @@ async def test_an_intent_that_nobody_passes_is_not_told_of(world: World) -> None
 async def test_what_is_shown_of_a_key_names_who_writes_it(world: World) -> None:
     world.like(tags=lambda _arguments, _value: ("t",))
     process = await world.process("p")
-    before = await process.cache.show(world.slot())
+    before = await process.cache.window.show(world.slot())
     await _write_together(process, open_name(Scope.TAG, "t", 0))
     world.advance(12)
 
-    after = await process.cache.show(world.slot())
-    lines = await process.cache.explain(world.slot())
+    after = await process.cache.window.show(world.slot())
+    lines = await process.cache.window.explain(world.slot())
 
     assert before.why == "nobody has loaded it, or it was voided or evicted"
     assert after.why == "job a (work, on p) writes tag t, for 12 s"

@@ -130,7 +130,7 @@ class Key(Generic[V]):
         """Say what stands in this place in each tier and what a read would do now, for people."""
         process = self._program.process()
         await process.open()
-        return "\n".join(await process.cache.explain(self.slot))
+        return "\n".join(await process.cache.window.explain(self.slot))
 
     def writing(self) -> Writing:
         """Write the datastore outside of a task's declaration: `async with key.writing(): ...` around the transaction."""

@@ -20,18 +20,20 @@ from typing import Any, Final
 from msgspec import Struct
 
 from selaras._cache.auditing import Auditor, Reader
-from selaras._cache.family import Family, Reading, Slot, Standing, lag_us_of
+from selaras._cache.family import Family, Reading, Slot, lag_us_of
 from selaras._cache.flight import Alone, Flights, Outcome, Stale
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
 from selaras._cache.histories import Seen
 from selaras._cache.host import HostTier
+from selaras._cache.keeping import Keeping
 from selaras._cache.lineage import Lineage
 from selaras._cache.loading import Loading
-from selaras._cache.local import NEVER, READS_COUNTED, LocalEntry, LocalTier, count_read
+from selaras._cache.local import READS_COUNTED, LocalEntry, LocalTier, count_read
 from selaras._cache.session import SESSION, Session, SessionKind, session_here
-from selaras._cache.storable import Storable, local_entry, opened
+from selaras._cache.storable import Storable, opened
 from selaras._cache.voiding import Voiding
+from selaras._cache.window import Window
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.shelf import Shelf
 from selaras._contracts.store import Store
@@ -39,7 +41,7 @@ from selaras._core.cache.consistency import Ledger
 from selaras._core.cache.entry import Entry
 from selaras._core.cache.events import CacheEvent, SharedTierBack, SharedTierLost
 from selaras._core.cache.freshness import Level, Need, may_join, proves, since_of
-from selaras._core.cache.lifetimes import ONE, Past, note_of
+from selaras._core.cache.lifetimes import note_of
 from selaras._core.cache.lineage import What
 from selaras._core.cache.opening import open_name
 from selaras._core.cache.packing import unpacked
@@ -130,6 +132,7 @@ class Cache:
         self._written: dict[str, Session] = {}  # keys that attempts of this process write, so far as is known
         self._following: set[asyncio.Task[None]] = set()
         self._storable = Storable(self._tell, entropy.random if entropy else _no_chance)
+        self._keeping = Keeping(self._followers, self._local)
         self._loading = Loading(
             self._partitions,
             self._followers,
@@ -137,6 +140,7 @@ class Cache:
             clock,
             self.instant,
             storable=self._storable,
+            keeping=self._keeping,
             heard=self._apply,
             lost=self._lost,
             tell=self._tell,
@@ -172,7 +176,7 @@ class Cache:
             reader=reader or _nobodys,
             publishes=publishes,
         )
-        self.host = self._loading.host = (
+        self.host = self._keeping.host = (
             None
             if shelf is None
             else HostTier(
@@ -189,6 +193,16 @@ class Cache:
                 tell=self._tell,
                 own=lambda work: self._flights().own(work),
             )
+        )
+
+        self.window = Window(
+            self._loading,
+            self._followers,
+            self._local,
+            self._floors,
+            clock,
+            would_serve=lambda slot: self._proven(slot, self._need(slot.family, None, session_here())) is not None,
+            host=self.host,
         )
 
     def instant(self) -> int:
@@ -319,34 +333,20 @@ class Cache:
         note: bytes = b"",
     ) -> None:
         """Take a value into the local tier that a reply says was stored, true at `position`; after the reply's news."""
-        follower = self._followers[slot.partition]
-        kept = False
+        codec = slot.family.codec
         left_us = note_of(note).left_us(expires_in_us)
-        with self._local.lock:  # nothing is heard between the judgement and what follows from it
-            is_true = (
-                position <= follower.applied.position
-                and follower.trusts(sent_ns)
-                and follower.untouched(slot.key, position, slot.family.name, tags)
-            )
-            if slot.family.local and is_true:
-                kept = self._local.store(
-                    local_entry(
-                        slot,
-                        slot.family.codec.decode(data) if slot.family.codec.shared else data,
-                        data,
-                        tags=tags,
-                        position=position,
-                        stamp=stamp,
-                        sent_ns=sent_ns,
-                        left_us=left_us,
-                        early_us=slot.family.early_us(0, self._storable.chance()) if left_us is not None else 0,
-                    )
-                )
-        if self.host is not None and is_true:
-            self.host.offer(
-                slot, data, tags=tags, position=position, stamp=stamp, sent_ns=sent_ns, left_us=left_us, note=note
-            )
-        if not kept:
+        if not self._keeping.keep(
+            slot,
+            codec.decode(data) if codec.shared and slot.family.local else None,
+            data,
+            tags=tags,
+            position=position,
+            stamp=stamp,
+            sent_ns=sent_ns,
+            left_us=left_us,
+            early_us=slot.family.early_us(0, self._storable.chance()) if left_us is not None else 0,
+            note=note,
+        ):
             self._drop_keys((slot.key,))
 
     # -- reads
@@ -926,82 +926,10 @@ class Cache:
         except RuntimeError:
             pass  # no loop runs here: the next reply that one hears shows it
 
-    async def show(self, slot: Slot) -> Standing:
-        """Look what stands in this place in the shared tier, and load nothing."""
-        entry, _ = await self._loading.glance(slot)
-        value = MISSING if entry is None else self._decoded(slot, entry.value)
-        if entry is None or value is MISSING:
-            now_us = self._clock.wall_us()
-            holdings = await self._loading.vigil.holdings(slot)
-            writers = "; ".join(holding.shown(now_us) for holding in holdings)
-            return Standing(None, "nothing", why=writers or "nobody has loaded it, or it was voided or evicted")
-        note = note_of(entry.note)
-        left_us = note.left_us(entry.expires_in_us)
-        ttl_us = None if left_us is None else note.life_us - note.late_us
-        return Standing(
-            value,
-            "stale" if left_us is not None and left_us <= 0 else "shared",
-            None if left_us is None else note.stored_ago_us(entry.expires_in_us),
-            ttl_us,
-            left_us,
-            entry.position,
-            _why_so_long(slot.family, value, note.past, ttl_us),
-        )
-
-    async def explain(self, slot: Slot) -> list[str]:
-        """Say, line by line, what stands in this place and what a read would do now."""
-        follower = self._followers[slot.partition]
-        need = self._need(slot.family, None, session_here())
-        entry = self._local.find(slot.key)
-        lines = [
-            f"key        {slot.key} in partition {slot.partition}, its log applied up to {follower.applied.position}"
-        ]
-        if entry is None:
-            lines.append("local      nothing")
-        else:
-            left = "no end" if entry.expires_ns == NEVER else f"{(entry.expires_ns - self._now_ns()) / 1e9:.1f} s left"
-            served = "would be served" if self._proven(slot, need) else "needs a look at the log first"
-            lines.append(f"local      true at {entry.position}, {left}, {served}")
-        holdings = await self._loading.vigil.holdings(slot)
-        found, floor = await self._loading.glance(slot)
-        if self.host is not None:
-            lines.append(f"host       {await self.host.shown(slot)}")
-        if found is not None:
-            left_us = note_of(found.note).left_us(found.expires_in_us)
-            left = "no end" if left_us is None else f"{left_us / 1e6:.1f} s left"
-            if left_us is not None and left_us <= 0:
-                left = f"its ttl ended {-left_us / 1e6:.1f} s ago"
-            lines.append(f"shared     stored at {found.position}, {len(found.value)} bytes, {left}")
-        else:
-            lines.append("shared     nothing")
-        lines += [
-            f"intent     {one.shown(self._clock.wall_us())}, fence {one.intent.fence}: reads go to the datastore until it ends"
-            for one in holdings
-        ]
-        if floor is not None:
-            lines.append(f"floor      version {floor}: nothing older is accepted")
-        return lines
-
     def stats(self) -> dict[str, Any]:
         """Return sizes and counters of this process's cache."""
         self.sweep()
-        loops = tuple(self._loops.values())
-        return {
-            "entries": len(self._local),
-            "bytes": self._local.bytes,
-            "ghosts": self._local.ghosts,
-            "queued": self._local.queued,
-            "floors": len(self._floors),
-            "remembered": sum(follower.remembered for follower in self._followers),
-            "stuck_intents": self._loading.vigil.told,
-            "flights": sum(len(flights.running) for flights in loops),
-            "applied": [follower.applied.position for follower in self._followers],
-            **({} if self.host is None else {"host": self.host.counts.shown()}),
-            "families": {
-                name: {field: getattr(family.counts, field) for field in family.counts.__slots__}
-                for name, family in sorted(self._families.items())
-            },
-        }
+        return self.window.stats(self._families, sum(len(flights.running) for flights in tuple(self._loops.values())))
 
     @property
     def audits(self) -> Ledger:
@@ -1038,16 +966,6 @@ def _latest(sessions: Sequence[Session]) -> Session | None:
     homes = {session.home for session in sessions}
     home = homes.pop() if len(homes) == 1 else -1
     return Session(SessionKind.LOADING, since, home, max(session.position for session in sessions))
-
-
-def _why_so_long(family: Family, value: Any, past: Past, ttl_us: int | None) -> str:
-    rule = family.adapts(value)
-    if rule is None:
-        return "its family says so" if ttl_us is not None else "its family has no end for it"
-    return (
-        f"adaptive, {rule.k:g} of its age within {rule.min_us / 1e6:g} s and {rule.max_us / 1e6:g} s: when it was stored it "
-        f"had been unchanged for {past.age_us / 1e6:.0f} s; {past.changes / ONE:.1f} changes count"
-    )
 
 
 def _may_be_stale(family: Family, fresh: Level | None) -> bool:

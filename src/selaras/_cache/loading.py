@@ -23,11 +23,11 @@ from selaras._cache.family import Family, Slot
 from selaras._cache.flight import Flight, Known, Outcome, Stale, is_cancelled
 from selaras._cache.follower import Follower
 from selaras._cache.histories import Seen
-from selaras._cache.host import HostTier
+from selaras._cache.keeping import Keeping
 from selaras._cache.lineage import Lineage
 from selaras._cache.local import LocalTier
 from selaras._cache.session import SESSION, Session, SessionKind
-from selaras._cache.storable import Storable, local_entry, opened, without_value
+from selaras._cache.storable import Storable, opened, without_value
 from selaras._cache.vigil import Vigil
 from selaras._contracts.clock import Clock
 from selaras._contracts.partition import Fill, Partition, ReadRequest
@@ -93,6 +93,7 @@ class Loading:
         instant: Callable[[], int],
         *,
         storable: Storable,
+        keeping: Keeping,
         heard: Callable[[Follower, News, int], bool],
         lost: Callable[[Follower, StoreUnavailable], None],
         tell: Callable[[CacheEvent], None],
@@ -107,6 +108,7 @@ class Loading:
         self._clock = clock
         self._instant = instant
         self._storable = storable
+        self._keeping = keeping
         self._heard = heard
         self._lost = lost
         self._tell = tell
@@ -115,7 +117,6 @@ class Loading:
         self._lineage = lineage
         self._slow_us = slow_us
         self._late: set[asyncio.Task[Any]] = set()
-        self.host: HostTier | None = None
         self.vigil = Vigil(partitions, clock, tell=tell, own=self._own)
 
     async def answer(self, follower: Follower, work: Coroutine[Any, Any, T]) -> T:
@@ -333,7 +334,7 @@ class Loading:
         self._sample(slot, entry.value, sight.position, entry.tags)
         if family.adaptive is not None:
             self._saw(slot, note.past.unchanged(note.stored_ago_us(entry.expires_in_us)), entry.checksum, sight)
-        self._keep(
+        if not self._keeping.keep(
             slot,
             value,
             entry.value,
@@ -345,7 +346,8 @@ class Loading:
             early_us=0 if is_early else early_us,
             note=entry.note,
             trusted=sight.trusted,
-        )
+        ):
+            self._local.lift(slot.key, self._instant())
         flight.land(
             Outcome(
                 value,
@@ -390,50 +392,6 @@ class Loading:
 
     def _saw(self, slot: Slot, past: Past, checksum: int, sight: _Sight) -> None:
         self._storable.histories.saw(slot.key, Seen(past, sight.sent_ns, checksum, sight.position))
-
-    def _keep(
-        self,
-        slot: Slot,
-        value: Any,
-        data: bytes,
-        *,
-        tags: tuple[str, ...],
-        position: int,
-        stamp: int,
-        sent_ns: int,
-        left_us: int | None,
-        early_us: int,
-        note: bytes,
-        trusted: bool,
-    ) -> None:
-        """Keep a value in the local tier if it is true there; if not, its being given out is noted (P4)."""
-        kept = False
-        follower = self._followers[slot.partition]
-        with self._local.lock:  # nothing is heard between the judgement and what follows from it
-            # The reply may have waited for those of other partitions since it was heard.
-            is_true = (
-                trusted and follower.trusts(sent_ns) and follower.untouched(slot.key, position, slot.family.name, tags)
-            )
-            if slot.family.local and is_true:
-                kept = self._local.store(
-                    local_entry(
-                        slot,
-                        value,
-                        data,
-                        tags=tags,
-                        position=position,
-                        stamp=stamp,
-                        sent_ns=sent_ns,
-                        left_us=left_us,
-                        early_us=early_us,
-                    )
-                )
-        if self.host is not None and is_true:
-            self.host.offer(
-                slot, data, tags=tags, position=position, stamp=stamp, sent_ns=sent_ns, left_us=left_us, note=note
-            )
-        if not kept:
-            self._local.lift(slot.key, self._instant())
 
     # -- loads
 
@@ -706,7 +664,7 @@ class Loading:
             family.counts.ahead += flight.ahead
             if family.adaptive is not None:
                 self._saw(flight.slot, note.past, put.checksum, _Sight(None, position, sent))
-            self._keep(
+            if not self._keeping.keep(
                 flight.slot,
                 one.value,
                 put.value,
@@ -718,7 +676,8 @@ class Loading:
                 early_us=family.early_us(note.load_us, self._storable.chance()) if left_us is not None else 0,
                 note=put.note,
                 trusted=trusted,
-            )
+            ):
+                self._local.lift(flight.slot.key, self._instant())
             self._land(one, put.value, position)
 
     def _land(self, one: _Loaded, data: bytes | None, position: int | None) -> None:

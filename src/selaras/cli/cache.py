@@ -100,7 +100,7 @@ async def show(target: Target, family: str, arguments: Sequence[str], as_json: b
     """
     key = key_for(target, family, arguments)
     tiers = target.app.process().cache
-    found = await tiers.show(key.slot)
+    found = await tiers.window.show(key.slot)
     host = None if tiers.host is None else await tiers.host.shown(key.slot)
     facts = {
         "key": key.name,

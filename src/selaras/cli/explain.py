@@ -81,7 +81,7 @@ async def _explain_key(target: Target, words: Sequence[str], happenings: Sequenc
     key = key_for(target, words[0], words[1:])
     concerns = {key.name, f"family {words[0]}"}
     own = [one for one in happenings if one.key in concerns]
-    standing = await target.app.process().cache.explain(key.slot)
+    standing = await target.app.process().cache.window.explain(key.slot)
     if as_json:
         print_json({"key": key.name, "standing": standing, "happened": [_facts(one) for one in own]})
         return
