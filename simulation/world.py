@@ -202,6 +202,7 @@ class Node:
             self.clock,
             chance_of(self.plan.seed, self.name, "entropy"),
             program.settings,
+            program.registry,
             ShelfLink(world.shelf, world.loop, chance_of(self.plan.seed, self.name, "shelf"), self.strikes)
             if self.plan.shelf
             else None,

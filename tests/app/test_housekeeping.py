@@ -25,7 +25,7 @@ ROUND = round(HOUSE_EVERY_S * (1 + HOUSE_SPREAD)) * SECOND
 async def opened(app: Selaras, clock: VirtualClock, partitions: int = 1) -> AsyncIterator[Process]:
     """An app on a store whose time is the test's."""
     store: Any = MemoryStore(clock, partitions=partitions, entropy=Random(1))
-    process = Process(store, clock, Random(1), app.settings)
+    process = Process(store, clock, Random(1), app.settings, app.registry)
     with app.program.processes.standing_in(process):
         async with app:
             yield process

@@ -97,7 +97,7 @@ async def test_broken_bytes_are_a_dead_letter_and_the_next_job_runs(app: Selaras
 
 
 def host_of(app: Selaras, clock: VirtualClock) -> AppHost:
-    process = Process(MemoryStore(clock), clock, Random(1), app.settings)
+    process = Process(MemoryStore(clock), clock, Random(1), app.settings, app.registry)
     return AppHost(app.program, process)
 
 

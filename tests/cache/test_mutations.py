@@ -147,18 +147,8 @@ def refused_fills_are_kept(patch: Patch) -> None:
         slot = one.permit.flight.slot
         kept = data or slot.family.codec.encode(one.value)
         tail = self._followers[slot.partition].applied.position
-        self._keep(
-            slot,
-            one.value,
-            kept,
-            tags=(),
-            position=tail,
-            stamp=0,
-            sent_ns=self._instant(),
-            left_us=None,
-            early_us=0,
-            note=b"",
-            trusted=True,
+        self._keeping.keep(
+            slot, one.value, kept, tags=(), position=tail, stamp=0, sent_ns=self._instant(), left_us=None
         )
         land(self, one, data, position)
 

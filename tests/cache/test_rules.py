@@ -678,9 +678,9 @@ async def test_p13_voiding_a_tag_or_a_family_stops_fills_for_as_long_as_replicas
     world.like(tags=lambda row, value: ("goods",), replica_lag_us=2_000_000)
     process = await world.process("p")
     world.data.rows[42] = 1
-    for names in ({"tags": ["goods"]}, {"families": ["product"]}):
+    for tags, families in ((["goods"], []), ([], ["product"])):
         assert await process.get() == world.data.rows[42]
-        await process.cache.invalidate(**names)
+        await process.cache.invalidate(tags=tags, families=families)
 
         assert await process.get(fresh="strict") == world.data.rows[42]
         assert process.cache.hit(world.slot()) is MISSING

@@ -14,7 +14,9 @@ from tests.worker.host import PlainRun, Task, for_ever, nothing
 from selaras._contracts.partition import TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import SettleRefused, StoreBack, StoreLost, Turned
+from selaras._core.jobs.job import NewJob
 from selaras._core.jobs.states import JobEvent, JobState
+from selaras._core.positions import START
 
 
 async def test_a_job_is_claimed_run_and_settled() -> None:
@@ -369,3 +371,15 @@ async def test_what_a_settle_sets_free_is_claimed_though_the_turn_that_carried_i
     await ground.worker.run()
 
     assert ground.host.started == ["a", "b"]
+
+
+async def test_room_that_one_partition_asks_for_in_vain_is_soon_another_ones() -> None:
+    """Of four that may have work three find no room at first, and must not wait for the idle look."""
+    async with working({"n": Task(nothing)}, partitions=4, concurrency=1) as ground:
+        await ground.store.partitions[3].enqueue([NewJob(id="a", task="n")], START)
+
+        async def succeeded() -> bool:
+            record, _ = await ground.store.partitions[3].job("a", START)
+            return record.state is JobState.SUCCEEDED
+
+        await ground.until(succeeded, seconds=2)

@@ -88,7 +88,11 @@ class Window:
         entry = self._local.find(slot.key)
         if entry is None:
             return "nothing"
-        left = "no end" if entry.expires_ns == NEVER else f"{(entry.expires_ns - self._clock.instant_ns()) / 1e9:.1f} s left"
+        left = (
+            "no end"
+            if entry.expires_ns == NEVER
+            else f"{(entry.expires_ns - self._clock.instant_ns()) / 1e9:.1f} s left"
+        )
         served = "would be served" if self._would_serve(slot) else "needs a look at the log first"
         return f"true at {entry.position}, {left}, {served}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Event
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from selaras._contracts.clock import Clock
@@ -42,7 +42,7 @@ class Scout:
         self._observer = observer
         self._queues = tuple(queues)
         self._most = most
-        self._full = set[int]()  # partitions in which work may wait that there is no room for
+        self._full: set[int] = set()  # partitions in which work may wait that there is no room for
         self._rung = Event()
 
     def ring(self, partition: int) -> None:
@@ -50,13 +50,17 @@ class Scout:
         self._full.add(partition)
         self._rung.set()
 
-    async def run(self) -> None:
-        """Look ahead for ever."""
+    async def run(self, is_full: Callable[[], bool]) -> None:
+        """Look ahead for ever, while it is full: a turn that is on its way takes all room for a moment, too."""
         tasks = frozenset(self._host.tasks)
         while True:
             await self._rung.wait()
+            await self._clock.sleep(LOOK_EVERY)
             self._rung.clear()
-            full, self._full = sorted(self._full), set()
+            full = sorted(self._full)
+            self._full.clear()
+            if not is_full():
+                continue
             try:
                 looks = (self._partitions[index].peek(self._queues, tasks, self._most) for index in full)
                 waiting = [one for found in await asyncio.gather(*looks) for one in found]
@@ -65,4 +69,3 @@ class Scout:
                 pass
             except Exception as error:  # noqa: BLE001 - what it does is help, and nothing depends on it
                 tell(self._observer, Trouble(where="looking ahead", error=f"{type(error).__name__}: {error}"))
-            await self._clock.sleep(LOOK_EVERY)

@@ -69,6 +69,7 @@ class Tenure:
                 on_outbox=on_outbox,
                 on_abandoned=partial(self.heart.beat_now, partition.index),
                 on_full=partial(on_full, partition.index),
+                on_room=self._nudge_hungry,
             )
             for partition in store.partitions
         ]
@@ -135,6 +136,13 @@ class Tenure:
                 running = sum(1 for held in self._crew.roster if held.home is turner)
                 tell(self._crew.observer, LeaseLapsed(partition=turner.index, running=running))
                 self.heart.beat_now(turner.index)
+
+    def _nudge_hungry(self) -> None:
+        """There is room again that another partition's turn had asked for in vain: who had none looks once more."""
+        if len(self.turners) > 1:
+            for turner in self.turners:
+                if turner.hungry:
+                    turner.nudge()
 
     def _sharers(self) -> int:
         return sum(1 for turner in self.turners if turner.hungry)

@@ -102,6 +102,7 @@ class Turner:
         sharers: says how many partitions want claims now; room is divided among them.
         on_lost: called when the store no longer knows the instance.
         on_full: called when work may wait that there is no room for.
+        on_room: called when room that a turn had asked for was not taken.
         on_outbox: called when effects wait for other partitions.
         on_abandoned: called when an attempt was given up: a beat should tell it now.
 
@@ -124,6 +125,7 @@ class Turner:
         on_outbox: Callable[[], None],
         on_abandoned: Callable[[], None],
         on_full: Callable[[], None],
+        on_room: Callable[[], None],
     ) -> None:
         self.index = partition.index
         self.fresh_until_ns = fresh_until_ns
@@ -142,6 +144,7 @@ class Turner:
         self._on_outbox = on_outbox
         self._on_abandoned = on_abandoned
         self._on_full = on_full
+        self._on_room = on_room
         self._nudged = Event()
 
         self._held: dict[int, Held | Settlement] = {}  # by fence: received and not yet settled
@@ -397,6 +400,8 @@ class Turner:
             self._on_outbox()
         if not reply.enrolled:
             self._on_lost()
+        if len(reply.claims) < request.limit:
+            self._on_room()
         tell(self._crew.observer, self._told(request, reply, refused, now - sent.at_ns))
         self._nudged.set()
         self._crew.answered.set()

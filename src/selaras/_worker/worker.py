@@ -133,9 +133,7 @@ class Worker:
         self._tenures: list[Tenure] = []  # the last one is current; the others are leaving
         self._crew: Crew | None = None
         self._warm_ahead = warm_ahead
-        self._scout = Scout(
-            store.partitions, host, clock, self._observer, queues=self._queues, most=warm_ahead
-        )
+        self._scout = Scout(store.partitions, host, clock, self._observer, queues=self._queues, most=warm_ahead)
         self._keeper = Keeper(store.partitions, host, clock, entropy, self._observer, lease_us=lease_us)
 
     # -- from outside
@@ -378,7 +376,7 @@ class Worker:
         if crew.partitions > 1:
             spawn(self._keeper.relay())
         if self._warm_ahead:
-            spawn(self._scout.run())
+            spawn(self._scout.run(lambda: crew.roster.room() <= 0))
         if self._burst:
             spawn(self._stop_when_done(crew))
 

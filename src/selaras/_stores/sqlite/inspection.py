@@ -7,7 +7,16 @@ from typing import Any, Final
 
 import msgspec
 
-from selaras._contracts.partition import AnyEffect, CacheStats, Instance, JobFilter, JobPage, Outbox, QueueStats, Waiting
+from selaras._contracts.partition import (
+    AnyEffect,
+    CacheStats,
+    Instance,
+    JobFilter,
+    JobPage,
+    Outbox,
+    QueueStats,
+    Waiting,
+)
 from selaras._core.jobs.job import Attempt, Fate, JobRecord, Standing, fate_of
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Cursor, News
