@@ -28,7 +28,7 @@ def introduction(app: Selaras, reference: str, settings: Settings, queues: Seque
         *_block("tasks", [_task(task, queues) for task in tasks]),
         *_block("families", [_family(family, settings) for family in families] or [("none",)]),
         ("at once", _room(settings, fleet)),
-        *([("warm ahead", _ahead(app, settings))] if settings.warm_ahead else []),
+        *([("ahead", _ahead(app, settings))] if settings.warm_ahead else []),
         ("jobs", _policy(settings)),
         ("lease", f"{format_us(settings.lease)}, renewed every {format_us(settings.heartbeat)}"),
         ("stop", f"Ctrl-C or SIGTERM: running jobs get {format_us(settings.grace)} to finish; again: at once"),
