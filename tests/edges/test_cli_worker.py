@@ -56,7 +56,7 @@ def test_it_says_where_it_works_what_it_runs_and_how_to_stop_it(shell: Shell) ->
         "send_mail  thread  queue mail     in line mail:{customer}",
         "product  ttl 5m  local and shared tiers",
         "at once   7 async, 16 threads",
-        "ahead     nothing: no task says what it reads, by Read(...) or reads=",
+        "ahead     while there is no room, what the next 50 jobs will read",
         "retries 3, 1s to 5m apart; timeout 10m; results kept 1h, failed jobs 7d",
         "lease     15s, renewed every 5s",
         "Ctrl-C or SIGTERM: running jobs get 3s to finish",
