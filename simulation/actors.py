@@ -109,7 +109,7 @@ async def _await_end(node: Node, chance: Random, job: Any) -> None:
         pass
     node.trace.add("told", node.name, job.id)
     node.promises.told_of_job(node.name, job.id)
-    for key in {key for key, _ in sorted(node.world.truth.of(job.id), key=lambda one: one[0])}:
+    for key in sorted({key for key, _ in node.world.truth.of(job.id)}):
         if not key.startswith("late:"):
             await node.read(key, chance.choice([None, "strict", 0.5]), how="after a job's end")
 

@@ -157,7 +157,7 @@ class Scope:
             families=effects.families,
             versions=effects.versions,
             closes=effects.closes,
-            planted=tuple({*effects.planted, *self._planted}),
+            planted=tuple(dict.fromkeys((*effects.planted, *self._planted))),
             writes=tuple(self.own),
             serves=tuple(self.serves),
             unsure=unsure,

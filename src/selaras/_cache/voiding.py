@@ -201,7 +201,7 @@ class Voiding:
         """Return the names under which these tags and families stand whose values may come late, and how late."""
         return {
             name: lag_us
-            for what in openings
+            for what in sorted(openings)
             if (lag_us := self._lag_us(what))
             for name in open_names(*what, len(self._partitions))
         }
