@@ -66,11 +66,12 @@ from selaras._stores.sqlite.schema import (
     IS_TASK,
     IS_WAITING,
     KINDS,
+    PLAIN,
     STATES,
     among,
 )
 
-DUE: Final = f"SELECT number, id, plain, queue, priority FROM jobs WHERE {IS_SCHEDULED} AND due_us <= ? ORDER BY due_us, number LIMIT ?"
+DUE: Final = f"SELECT number, id, way, queue, priority FROM jobs WHERE {IS_SCHEDULED} AND due_us <= ? ORDER BY due_us, number LIMIT ?"
 NEXT_DUE: Final = f"SELECT due_us FROM jobs WHERE {IS_SCHEDULED} ORDER BY due_us LIMIT 1"
 PROMOTE_PLAIN: Final = f"UPDATE jobs SET state = {STATES[JobState.READY]}, place = ?, ready_us = ? WHERE number = ?"
 LATE: Final = (
@@ -116,8 +117,8 @@ NEXT_MOST: Final = 8
 
 LINES_AHEAD: Final = f"""
     SELECT l.name, l.holder, l.head, {_OTHERS_IN_LINE}, (
-        SELECT json_group_array(id) FROM (
-            SELECT id FROM jobs WHERE line = l.name AND {IS_IN_LINE}
+        SELECT json_group_array(json_array(id, number, kind, queue, lane, priority, joined)) FROM (
+            SELECT id, number, kind, queue, lane, priority, joined FROM jobs WHERE line = l.name AND {IS_IN_LINE}
             ORDER BY kind, queue, priority DESC, joined, id LIMIT {NEXT_MOST}
         )
     )
@@ -131,6 +132,10 @@ MIXED_LINES: Final = f"""
 """
 """Lines whose head depends on which queues are served; in all others it is the first, whoever serves it."""
 
+HEADS: Final = f"""
+    UPDATE jobs SET state = {STATES[JobState.READY]}, place = joined, ready_us = ?
+    WHERE number IN (SELECT value FROM json_each(?))
+"""
 _LINE: Final = "SELECT holder, head FROM lines WHERE name = ?"
 _SAVE_LINE: Final = "INSERT OR REPLACE INTO lines VALUES (?, ?, ?)"
 _DROP_LINE: Final = "DELETE FROM lines WHERE name = ?"
@@ -168,6 +173,18 @@ _READY: Final = STATES[JobState.READY]
 _RUNNING: Final = STATES[JobState.RUNNING]
 
 
+class _Member(Struct, frozen=True, array_like=True):
+    """One who waits in a line, as `LINES_AHEAD` tells of it."""
+
+    id: str
+    number: int
+    kind: int
+    queue: str
+    lane: str
+    priority: int
+    joined: int
+
+
 class _Line(Struct, eq=False):
     """`holder` has it; of those that wait, `head` may be claimed (P21).
 
@@ -178,14 +195,14 @@ class _Line(Struct, eq=False):
     holder: str = ""
     head: str = ""
     is_fresh: bool = True
-    next: list[str] | None = None
+    next: list[_Member] | None = None
     is_all: bool = False
 
     def first(self, leaving: str) -> str | None:
         """Return the first of those that wait, but for one that leaves; "": nobody does; None: that is not known."""
         if self.next is None:
             return None
-        first = next((job for job in reversed(self.next) if job != leaving), "")
+        first = next((one.id for one in reversed(self.next) if one.id != leaving), "")
         return first if first or self.is_all else None
 
 
@@ -261,6 +278,10 @@ class Jobs:
         self._lines: dict[str, _Line] = {}
         self._lines_on: dict[str, _Line] = {}  # the same beyond the verb, as `_held_on`
         self._lines_changed: set[str] = set()
+        # Heads that were passed their line the short way: in no lane yet, and (id -> number) not yet written as ready.
+        self._entering: list[tuple[int, int, int, int]] = []
+        self._heads: dict[str, int] = {}
+        self._heads_us = 0
         self._counted: dict[tuple[str, int], int] = {}
         self._begun: list[_Telling] = []  # by this verb
         self._told = 0  # dependents, by this verb
@@ -282,6 +303,8 @@ class Jobs:
         if id in self._held_on:
             row = self._rows[id] = self._held_on[id]
             return row
+        if id in self._heads:
+            self._write_heads()
         kept = self._execute(rows.BY_ID, (id,)).fetchone()
         found = self._rows[id] = rows.row_of(kept, self.lanes.code) if kept else None
         return found
@@ -295,6 +318,8 @@ class Jobs:
             elif id not in self._rows:
                 missing.append(id)
         if len(missing) > 1:
+            if self._heads:
+                self._write_heads()
             lane_of = self.lanes.code
             for kept in self._execute(rows.BY_IDS, (as_list(missing),)).fetchall():
                 row = rows.row_of(kept, lane_of)
@@ -307,30 +332,34 @@ class Jobs:
         jobs = [one.job for one in settlements]
         self.read_ahead(jobs)
         lines: dict[str, None] = {}
-        heads: list[str] = []
         keys: dict[str, None] = {}
         for one in settlements:
             row = self._rows.get(one.job)
             if row is not None:
-                if row.line and row.line not in self._lines_changed:
-                    line = self._known_line(row.line)
-                    if line is None or not line.next:
-                        lines[row.line] = None
-                    elif not line.head:
-                        heads.append(line.next[-1])
+                if row.line:
+                    lines[row.line] = None
                 keys.update(dict.fromkeys(row.rest.writes))
-        if lines:
-            for name, holder, head, are_others, waiting in self._execute(
-                LINES_AHEAD, (as_list(list(lines)),)
-            ).fetchall():
-                line = self._lines[name] = _Line(holder, head, is_fresh=False)
-                if not are_others and name not in self._stirred:
-                    line.next = _decode_ids(waiting)[::-1]
-                    line.is_all = len(line.next) < NEXT_MOST
-                    heads += line.next[-1:]
-        self.read_ahead(heads)
+        self.read_lines_ahead(lines)
+        known = [self._lines[name] for name in lines if name in self._lines]
+        self.read_ahead([line.next[-1].id for line in known if line.next and not line.head])
         keys.update(dict.fromkeys(self._cells.read_ahead_of(jobs)))
-        self._cells.read_ahead([key for key in keys if self._is_here(key)])
+        self._cells.read_ahead([key for key in keys if self.is_here(key)])
+
+    def read_lines_ahead(self, names: Iterable[str]) -> None:
+        """Read who comes next in lines whose holders are going to end."""
+        unknown: list[str] = []
+        for name in names:
+            if name not in self._lines_changed:
+                line = self._known_line(name)
+                if line is None or line.next is None or not (line.next or line.is_all):
+                    unknown.append(name)
+        if not unknown:
+            return
+        for name, holder, head, are_others, waiting in self._execute(LINES_AHEAD, (as_list(unknown),)).fetchall():
+            line = self._lines[name] = _Line(holder, head, is_fresh=False)
+            if not are_others and name not in self._stirred:
+                line.next = _decode_members(waiting)[::-1]
+                line.is_all = len(line.next) < NEXT_MOST
 
     def read_ahead_claims(self, ids: Sequence[str]) -> None:
         """Read jobs that are going to be claimed, and what stands in the places of their keys."""
@@ -338,7 +367,7 @@ class Jobs:
             return
         self.read_ahead(ids)
         found = (self._rows.get(id) for id in ids)
-        self._cells.read_ahead({key: None for row in found if row for key in row.rest.writes if self._is_here(key)})
+        self._cells.read_ahead({key: None for row in found if row for key in row.rest.writes if self.is_here(key)})
 
     def taken_from_lane(self, id: str) -> Row:
         """Return a job that is going to be claimed; the caller takes it out of its lane."""
@@ -351,6 +380,10 @@ class Jobs:
         for id in ids:
             self._rows.pop(id, None)
             self._held_on.pop(id, None)
+
+    def is_changed(self, id: str) -> bool:
+        """Say whether a job was changed, and that is not written."""
+        return id in self._changed
 
     def forget_held_on(self) -> None:
         """Another connection has written."""
@@ -378,6 +411,8 @@ class Jobs:
 
     def flush(self) -> None:
         """Write what was changed: the statements that follow select by it."""
+        if self._heads:
+            self._write_heads()
         if self._changed:
             changed, self._changed = self._changed, {}
             self._stirred.clear()
@@ -393,6 +428,7 @@ class Jobs:
 
     def flush_ready(self) -> None:
         """Write what may be claimed. The rest of what has only moved in its line is written once, when it was claimed."""
+        self._write_entering()
         written: list[tuple[str, tuple[Any, ...]]] = []
         moved: dict[str, Row] = {}
         others: list[Row] = []
@@ -405,6 +441,15 @@ class Jobs:
         self._changed = moved
         self._write(others)
         self._write_together(written)
+
+    def _write_entering(self) -> None:
+        self._many(ENTER_LANE, self._entering)
+        self._entering = []
+
+    def _write_heads(self) -> None:
+        self._write_entering()
+        self._execute(HEADS, (self._heads_us, as_list(list(self._heads.values()))))
+        self._heads.clear()
 
     def _many(self, statement: str, values: list[tuple[Any, ...]]) -> None:
         if len(values) == 1:
@@ -500,6 +545,8 @@ class Jobs:
         self._lines.clear()
         self._lines_on.clear()
         self._lines_changed.clear()
+        self._entering = []
+        self._heads.clear()
         self._counted.clear()
         self._begun.clear()
         self._told, self._is_telling = 0, False
@@ -608,8 +655,8 @@ class Jobs:
         self.flush()
         due = self._execute(DUE, (now, limit)).fetchall()
         self._is_due_known = False
-        for number, job, plain, queue, priority in due:
-            if plain and job not in self._rows:
+        for number, job, way, queue, priority in due:
+            if way == PLAIN and job not in self._rows:
                 place = self._log.next_number()
                 self._execute(PROMOTE_PLAIN, (place, now, number))
                 self._execute(ENTER_LANE, (self.lanes.code(queue), priority, place, number))
@@ -710,6 +757,37 @@ class Jobs:
             rank = self._rank(kind, queue, priority, joined, job)
             best = rank if best is None else min(best, rank)
 
+    def hold_line(self, name: str, job: str) -> None:
+        """Let a job that is claimed have its line: it was its head, or held it already."""
+        line = self._known_line(name)
+        after = self._lines[name] = _Line(job, is_fresh=False)
+        if line is not None and line.next and line.next[-1].id == job:
+            line.next.pop()
+            after.next, after.is_all = line.next, line.is_all
+        self._lines_changed.add(name)
+
+    def hand_out_head(self, name: str, job: str) -> None:
+        """Let the head of a line be claimed the short way: the caller writes how it stands."""
+        self.hold_line(name, job)
+        self._heads.pop(job, None)
+
+    def pass_on_line(self, name: str, job: str, now: int) -> None:
+        """Let a line go on: its holder has succeeded the short way."""
+        line = self.line(name)
+        line.holder = ""
+        ahead = line.next[-1] if line.next else None
+        if ahead is None or ahead.kind != _TASK or ahead.id in self._changed:
+            self.arrange(name, now, leaving=job)
+            return
+        line.head = ahead.id
+        self._lines_changed.add(name)
+        self.drop((ahead.id,))
+        self._entering.append((self.lanes.code(ahead.queue, ahead.lane), ahead.priority, ahead.joined, ahead.number))
+        self._heads[ahead.id] = ahead.number
+        self._heads_us = now
+        self.count(ahead.queue, STATES[JobState.HELD], -1)
+        self.woken.append(ahead.queue)
+
     def arrange_all(self, now: int) -> None:
         """The served queues have changed: heads of lines in which several queues wait may change too."""
         if self._log.arranged == self._log.serving:
@@ -753,7 +831,7 @@ class Jobs:
         owner = Owner(self.index, row.id, row.fence)
         if row.attempt == 1 and not (row.lost or row.unsure):
             self._cells.has_none(row.id)
-        preimages = [(key, self._cells.plant(owner, key, now)) for key in rest.writes if self._is_here(key)]
+        preimages = [(key, self._cells.plant(owner, key, now)) for key in rest.writes if self.is_here(key)]
         return Claim(
             row.id,
             row.fence,
@@ -770,7 +848,7 @@ class Jobs:
             rest.ordered,
             rest.writes,
             rest.serves,
-            tuple(key for key in rest.writes if not self._is_here(key)),
+            tuple(key for key in rest.writes if not self.is_here(key)),
             tuple((key, entry) for key, entry in preimages if entry) if rest.wants_preimage else (),
             row.input,
             tuple(sorted(row.positions.items())),
@@ -784,13 +862,7 @@ class Jobs:
         row.started_us, row.progress = now, None
         row.lane = ""
         if row.line:
-            line = self._known_line(row.line)
-            # It was its head, or held it already.
-            after = self._lines[row.line] = _Line(row.id, is_fresh=False)
-            if line is not None and line.next and line.next[-1] == row.id:
-                line.next.pop()
-                after.next, after.is_all = line.next, line.is_all
-            self._lines_changed.add(row.line)
+            self.hold_line(row.line, row.id)
         if row.rest.unique_until is UniqueUntil.STARTED:
             self._free_unique(row, now)
 
@@ -808,7 +880,7 @@ class Jobs:
         if row.state is JobState.READY:
             self._take(row, instance, holder, 0, now)
             for key in row.rest.writes:
-                if self._is_here(key):
+                if self.is_here(key):
                     self._cells.plant(Owner(self.index, row.id, row.fence), key, now)
         return (row.fence if row.state is JobState.RUNNING else 0), None
 
@@ -868,9 +940,9 @@ class Jobs:
         own = tuple(dict.fromkeys((*row.rest.writes, *settlement.planted, *cells.keys_of(owner))))
         closed = closing(row.rest.serves, INTENT_GRACE_US) if unsure else ()  # no intent stands there for it
         floors = VersionFloors(settlement.versions, settlement.closes + closed)
-        cells.set_floors(*floors.of(self._is_here), now)
+        cells.set_floors(*floors.of(self.is_here), now)
         for key in own:
-            if not self._is_here(key):
+            if not self.is_here(key):
                 continue
             if unsure:
                 cells.leave(owner, key)
@@ -880,7 +952,7 @@ class Jobs:
                 at = cells.resolve(owner, key, puts.get(key) if success else None, now)
                 if at:
                     stored.append((key, *at))
-        elsewhere = () if self._partitions == 1 else tuple(key for key in own if not self._is_here(key))
+        elsewhere = () if self._partitions == 1 else tuple(key for key in own if not self.is_here(key))
         if unsure:
             row.unsure = row.unsure or bool(own)
             row.left = tuple(dict.fromkeys((*row.left, *elsewhere)))
@@ -892,18 +964,18 @@ class Jobs:
         undeclared = tuple(key for key in puts if key not in own)
         names = (*undeclared, *settlement.keys, *row.rest.serves)
         if names or settlement.tags or settlement.families or settlement.versions or settlement.closes:
-            versions, closes = floors.of(lambda key: not self._is_here(key) and key not in elsewhere)
+            versions, closes = floors.of(lambda key: not self.is_here(key) and key not in elsewhere)
             self._void(names, Invalidation((), settlement.tags, settlement.families, versions, closes), now)
         return tuple(stored)
 
     def _void(self, keys: tuple[str, ...], names: Invalidation, now: int) -> None:
         """Void keys and set floors, each in the partition that has the key; tags and families here."""
         floors = VersionFloors(names.versions, names.closes)
-        here = tuple(key for key in dict.fromkeys(keys) if self._is_here(key))
-        self._cells.invalidate(Invalidation(here, names.tags, names.families, *floors.of(self._is_here)), now)
+        here = tuple(key for key in dict.fromkeys(keys) if self.is_here(key))
+        self._cells.invalidate(Invalidation(here, names.tags, names.families, *floors.of(self.is_here)), now)
         if self._partitions == 1:
             return
-        elsewhere = tuple(key for key in dict.fromkeys((*keys, *floors.keys)) if not self._is_here(key))
+        elsewhere = tuple(key for key in dict.fromkeys((*keys, *floors.keys)) if not self.is_here(key))
         for to, those in self._by_partition(elsewhere):
             voided = tuple(key for key in those if key in keys)
             versions, closes = floors.of(those.__contains__)
@@ -996,7 +1068,7 @@ class Jobs:
         owner = Owner(self.index, row.id, row.fence)
         self._cells.let_stand(owner, now + INTENT_GRACE_US)
         own = dict.fromkeys((*row.rest.writes, *row.left))
-        for to, keys in self._by_partition(tuple(key for key in own if not self._is_here(key))):
+        for to, keys in self._by_partition(tuple(key for key in own if not self.is_here(key))):
             self._post(Resolve(to=to, owner=owner, keys=keys, stand_us=INTENT_GRACE_US), now)
 
     def cancel(self, row: Row, reason: str, now: int) -> bool:
@@ -1255,7 +1327,7 @@ class Jobs:
         return held or (otherwise, self.index)
 
     def _hold_unique(self, row: Row) -> None:
-        if row.unique and self._is_here(row.unique):
+        if row.unique and self.is_here(row.unique):
             self._execute(_HOLD, (row.unique, row.id, self.index))
 
     def _hold_again(self, row: Row, now: int) -> None:
@@ -1351,7 +1423,8 @@ class Jobs:
             there.setdefault(partition_of(key, self._partitions), []).append(key)
         return [(to, tuple(there[to])) for to in sorted(there)]
 
-    def _is_here(self, name: str) -> bool:
+    def is_here(self, name: str) -> bool:
+        """Say whether a key, tag or id has its place in this partition."""
         return self._partitions == 1 or partition_of(name, self._partitions) == self.index
 
     # -- small things
@@ -1396,7 +1469,7 @@ class _Queues(Struct, frozen=True):
     queues: tuple[str, ...] = ()
 
 
-_decode_ids: Final = msgspec.json.Decoder(list[str]).decode
+_decode_members: Final = msgspec.json.Decoder(list[_Member]).decode
 _queues_decoder: Final = msgspec.msgpack.Decoder(_Queues)
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from selaras._stores.sqlite import cells, jobs, plain, rows, steps
+from selaras._stores.sqlite import cells, jobs, rows, short, steps
 from selaras._stores.sqlite.connection import Connection
 
 HOT: Final = {
-    "claimable": plain.CLAIMABLE,
-    "take": plain.TAKE,
-    "clear lane": plain.CLEAR_LANE,
-    "succeed": plain.SUCCEED,
-    "differ": plain.DIFFER,
-    "leave": plain.LEAVE,
-    "lay aside": plain.LAY_ASIDE,
-    "enter lane": plain.ENTER,
+    "claimable": short.CLAIMABLE,
+    "take": short.TAKE,
+    "hand out": short.HAND_OUT,
+    "clear lane": short.CLEAR_LANE,
+    "succeed": short.SUCCEED,
+    "differ": short.DIFFER,
+    "leave": short.LEAVE,
+    "lay aside": short.LAY_ASIDE,
+    "enter lane": short.ENTER,
     "leave lane": jobs.LEAVE_LANE,
     "job": rows.BY_ID,
     "jobs": rows.BY_IDS,
@@ -36,6 +37,7 @@ HOT: Final = {
     "keys": cells.CELLS_AHEAD,
     "intents on keys": cells.INTENTS_AHEAD,
     "intents of jobs": cells.OWNED,
+    "heads": jobs.HEADS,
     "lines": jobs.LINES_AHEAD,
 }
 

@@ -23,16 +23,16 @@ from selaras._core.jobs.job import (
 )
 from selaras._core.jobs.states import JobState
 from selaras._stores.sqlite.connection import UNREADABLE, Value
-from selaras._stores.sqlite.schema import KINDS, STATES
+from selaras._stores.sqlite.schema import KINDS, LINED, OTHER, PLAIN, STATES
 
 _WIDE: Final = (
-    "number", "id", "kind", "plain", "awaited", "priority", "place", "ready_us", "lost", "joined", "created_us", "due_us",
+    "number", "id", "kind", "way", "awaited", "priority", "place", "ready_us", "lost", "joined", "created_us", "due_us",
     "expires_us", "result_ttl_us", "strayed_us", "cancel_requested", "queue", "task", "lane", "line", "unique_key",
     "payload", "meta", "more", "asker", "registered_us", "state", "fence", "attempt", "started_us", "reason", "error",
     "progress",
 )  # fmt: skip
 _RUN: Final = (
-    "number", "instance", "fence", "turn", "started_us", "attempt", "plain", "asked", "reason", "error", "progress",
+    "number", "instance", "fence", "turn", "started_us", "attempt", "way", "asked", "reason", "error", "progress",
 )  # fmt: skip
 _END: Final = (
     "number", "state", "fence", "attempt", "started_us", "ended_us", "keep_until_us", "reason", "error", "progress",
@@ -60,7 +60,7 @@ MOVE: Final = "UPDATE jobs SET state = ?, place = ?, ready_us = ? WHERE number =
 """Of a job that waits, and nothing of it has changed but where."""
 
 HAND_OUT: Final = f"""
-    UPDATE jobs SET state = {STATES[JobState.RUNNING]}, plain = 0, lane = '', fence = 0, attempt = 0, started_us = 0,
+    UPDATE jobs SET state = {STATES[JobState.RUNNING]}, way = {OTHER}, lane = '', fence = 0, attempt = 0, started_us = 0,
         reason = '', error = NULL, progress = NULL WHERE number = ?
 """
 """Of a job that waits no more: how it stands is kept elsewhere."""
@@ -69,7 +69,7 @@ RUN: Final = f"INSERT OR REPLACE INTO runs ({', '.join(_RUN)}) VALUES ({', '.joi
 END: Final = f"INSERT OR REPLACE INTO ends ({', '.join(_END)}) VALUES ({', '.join('?' * len(_END))})"
 
 _PLAIN: Final = (
-    "number", "id", "state", "priority", "place", "ready_us", "created_us", "due_us", "plain", "expires_us",
+    "number", "id", "state", "priority", "place", "ready_us", "created_us", "due_us", "way", "expires_us",
     "result_ttl_us", "queue", "task", "payload", "meta", "more",
 )  # fmt: skip
 INSERT_PLAIN: Final = (
@@ -290,13 +290,23 @@ def _more_of(more: Any, row: Row) -> _More | None:
         return None
 
 
+def rest_kept(more: bytes | None) -> Rest | None:
+    """Return what the column `more` says of a job on the short way; None: it cannot be read."""
+    if more is None:
+        return _USUAL
+    try:
+        return _decode_more(more).rest
+    except UNREADABLE:
+        return None
+
+
 def wide_of(row: Row) -> tuple[Value, ...]:
     """Return what `jobs` keeps of a row. Of one that waits no more how it stands is kept elsewhere."""
     state = STATES[row.state]
     if state > _READY:
-        return (*_facts_of(row, plain=False), _RUNNING, 0, 0, 0, "", None, None)
+        return (*_facts_of(row, OTHER), _RUNNING, 0, 0, 0, "", None, None)
     return (
-        *_facts_of(row, plain=_is_never_tried(row)), state, row.fence, row.attempt, row.started_us, row.reason, row.error, row.progress,
+        *_facts_of(row, _way_of(row)), state, row.fence, row.attempt, row.started_us, row.reason, row.error, row.progress,
     )  # fmt: skip
 
 
@@ -309,7 +319,7 @@ def counted_of(row: Row) -> tuple[str, int] | None:
 def run_of(row: Row) -> tuple[Value, ...]:
     """Return what `runs` keeps of a row."""
     return (
-        row.number, row.holder, row.fence, row.turn, row.started_us, row.attempt, False, row.cancel_requested,
+        row.number, row.holder, row.fence, row.turn, row.started_us, row.attempt, OTHER, row.cancel_requested,
         row.reason, row.error, row.progress,
     )  # fmt: skip
 
@@ -322,25 +332,24 @@ def end_of(row: Row) -> tuple[Value, ...]:
     )  # fmt: skip
 
 
-def _facts_of(row: Row, *, plain: bool) -> tuple[Value, ...]:
+def _facts_of(row: Row, way: int) -> tuple[Value, ...]:
     more: bytes | None = None
     if row.waits or row.positions or row.stuck or row.history or row.input is not None or row.rest != _USUAL:
         waits = list(row.waits.values())
         more = _encode(_More(row.rest, waits, row.positions, row.input, row.stuck, row.history, row.unsure, row.left))
     return (
-        row.number, row.id, KINDS[row.kind], plain, row.awaited, row.priority, row.place, row.ready_us, row.lost, row.joined,
+        row.number, row.id, KINDS[row.kind], way, row.awaited, row.priority, row.place, row.ready_us, row.lost, row.joined,
         row.created_us, row.due_us, row.expires_us, row.result_ttl_us, row.strayed_us, row.cancel_requested,
         row.queue, row.task, row.lane, row.line, row.unique, row.payload, row.meta, more,
         row.asker, row.registered_us if row.state is JobState.BLOCKED else 0,
     )  # fmt: skip
 
 
-def _is_never_tried(row: Row) -> bool:
-    """Say whether a waiting job is `plain`; see `jobs` in the schema."""
+def _way_of(row: Row) -> int:
+    """Return the way of a job that waits; see `jobs` in the schema."""
     rest = row.rest
-    return not (
-        row.line
-        or row.unique
+    if (
+        row.unique
         or row.awaited
         or row.expires_us
         or row.attempt
@@ -350,11 +359,14 @@ def _is_never_tried(row: Row) -> bool:
         or row.waits
         or row.positions
         or row.input is not None
-        or rest.writes
         or rest.serves
         or rest.ordered
         or row.kind is not JobKind.TASK
-    )
+    ):
+        return OTHER
+    if row.line:
+        return LINED
+    return OTHER if rest.writes else PLAIN
 
 
 def standing_of(row: Row) -> Standing | None:

@@ -17,8 +17,7 @@ from selaras._core.jobs.lifecycle import FINAL, WAITING
 from selaras._core.jobs.states import JobState
 from selaras._stores.sqlite.connection import Connection
 
-VERSION: Final = 4
-
+VERSION: Final = 5
 
 STATES: Final = {
     JobState.BLOCKED: 0,
@@ -35,6 +34,13 @@ STATES: Final = {
 
 KINDS: Final = {JobKind.TASK: 0, JobKind.WRITING: 1, JobKind.LOCK: 2}
 """How a kind is kept."""
+
+OTHER: Final = 0
+PLAIN: Final = 1
+LINED: Final = 2
+"""The way a job takes: with what else changes when it is claimed and succeeds, or with its own rows alone, or with its line
+and the keys that it writes besides.
+"""
 
 assert all(STATES[state] <= STATES[JobState.READY] for state in WAITING)
 assert all(STATES[state] >= STATES[JobState.SUCCEEDED] for state in FINAL)
@@ -92,14 +98,14 @@ CREATE INDEX tokens_late ON tokens (until_us);
 CREATE TABLE floors (key TEXT PRIMARY KEY, version INTEGER, closed_until_us INTEGER) WITHOUT ROWID;
 
 -- What a job is, and how it waits. Once it was handed out, `runs` and then `ends` tell how it stands, and from `state`
--- on nothing here is looked at; a `plain` one is not even written again, and its state stays what it was.
--- `plain`: it was never tried, and nothing but the three tables changes when it is claimed and succeeds.
+-- on nothing here is looked at; a PLAIN one is not even written again, and its state stays what it was.
+-- `way`: PLAIN (1) or LINED (2) of a job that was never tried, and for whose end nobody waits.
 -- `awaited`: another job may wait for it. `more`: what no query asks for, NULL if as by default.
 -- `asker`: the instance that asked for a scope or lock. `registered_us`: of one that waits for parents elsewhere, when
 -- they were last told of it.
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind INTEGER NOT NULL DEFAULT 0,
-    plain INTEGER NOT NULL DEFAULT 1, awaited INTEGER NOT NULL DEFAULT 0, priority INTEGER NOT NULL,
+    way INTEGER NOT NULL DEFAULT {PLAIN}, awaited INTEGER NOT NULL DEFAULT 0, priority INTEGER NOT NULL,
     place INTEGER NOT NULL DEFAULT 0, ready_us INTEGER NOT NULL DEFAULT 0, lost INTEGER NOT NULL DEFAULT 0,
     joined INTEGER NOT NULL DEFAULT 0, created_us INTEGER NOT NULL, due_us INTEGER NOT NULL,
     expires_us INTEGER NOT NULL DEFAULT 0, result_ttl_us INTEGER NOT NULL, strayed_us INTEGER NOT NULL DEFAULT 0,
@@ -125,10 +131,10 @@ CREATE TABLE ready (
     lane INTEGER, priority INTEGER, place INTEGER, number INTEGER, PRIMARY KEY (lane, priority DESC, place)
 ) WITHOUT ROWID;
 
--- Running attempts. `plain`: its success touches only these tables. `asked`: to end.
+-- Running attempts. `way`: what its success touches; `asked`: to end.
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY, instance INTEGER NOT NULL, fence INTEGER NOT NULL, turn INTEGER NOT NULL,
-    started_us INTEGER NOT NULL, attempt INTEGER NOT NULL DEFAULT 1, plain INTEGER NOT NULL DEFAULT 1,
+    started_us INTEGER NOT NULL, attempt INTEGER NOT NULL DEFAULT 1, way INTEGER NOT NULL DEFAULT {PLAIN},
     asked INTEGER NOT NULL DEFAULT 0, reason TEXT NOT NULL DEFAULT '', error BLOB, progress BLOB
 );
 CREATE INDEX runs_asked ON runs (instance, fence) WHERE asked = 1;

@@ -47,9 +47,9 @@ from selaras._stores.sqlite.connection import Connection
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.jobs import RUNNING, Jobs
 from selaras._stores.sqlite.log import Log
-from selaras._stores.sqlite.plain import Candidate, PlainJobs, claim_again, claim_of
 from selaras._stores.sqlite.rows import is_plain
-from selaras._stores.sqlite.schema import KINDS
+from selaras._stores.sqlite.schema import KINDS, OTHER, PLAIN
+from selaras._stores.sqlite.short import Candidate, ShortWay, claim_again, claim_of
 
 CANCELS: Final = """
     SELECT j.id, r.fence FROM runs AS r JOIN jobs AS j ON j.number = r.number
@@ -136,7 +136,7 @@ class Steps:
         self._log = Log(con, file.entropy)
         self._cells = Cells(con, self._log, file.index)
         self._jobs = Jobs(con, self._log, self._cells, file.index, file.partitions)
-        self._plain = PlainJobs(con, self._log, self._jobs)
+        self._short = ShortWay(con, self._log, self._cells, self._jobs)
         self._version = -1  # tells whether another connection has written
         self.rings: list[str] = []
 
@@ -185,7 +185,7 @@ class Steps:
         admissions: list[Admission] = []
         for plain, some in groupby(jobs, is_plain):
             if plain:
-                admissions += self._plain.admit(list(some), now)
+                admissions += self._short.admit(list(some), now)
             else:
                 admissions += [self._jobs.admit(job, now) for job in some]
         self._wake()
@@ -197,7 +197,7 @@ class Steps:
         instance = request.instance
         known = self._execute(_HOLDER, (instance,)).fetchone()
         if known is None:
-            refused = tuple(self._plain.settle(instance, 0, request.settlements, now))
+            refused = tuple(self._short.settle(instance, 0, request.settlements, now))
             return TurnReply(news=self._log.news(request.since), enrolled=False, settled=refused)
         holder, acked, was_told, was_idle = known
         told = dict(_decode_told(was_told)) if was_told is not None else {}
@@ -211,7 +211,7 @@ class Steps:
             settled, claims = self._tell_again(request, told[request.number])
             more = self._claim(request, holder, now, limit=0)[1]
         elif request.number > acked:
-            settled = tuple(self._plain.settle(instance, holder, request.settlements, now))
+            settled = tuple(self._short.settle(instance, holder, request.settlements, now))
             self._note_progress(request)
             self._jobs.promote(now, DUE_PER_TURN)
             self._jobs.tell(now, goes_on=True)
@@ -244,10 +244,10 @@ class Steps:
         """Claim up to `limit` jobs: plain ones as (row, fence). Returns them, and whether more could be claimed."""
         taken: list[Taken] = []
         self._jobs.flush_ready()
-        lanes = self._plain.lanes(request.queues, request.tasks)
+        lanes = self._short.lanes(request.queues, request.tasks)
         while lanes:
             most = limit - len(taken) + 1
-            found = self._plain.candidates(lanes, most)
+            found = self._short.candidates(lanes, most)
             done = self._take(found, taken, request, holder, now, limit=limit)
             if done:
                 return taken, True
@@ -268,13 +268,14 @@ class Steps:
     ) -> bool | None:
         """Take what was found, in order. Returns True: more is left; None: what comes next must be looked up again."""
         jobs, instance, turn, tasks = self._jobs, request.instance, request.number, request.tasks
-        plain: list[tuple[Candidate, int]] = []
+        short: list[tuple[Candidate, int]] = []
         unknown: list[Candidate] = []
         up_to: dict[tuple[int, int], int] = {}  # (lane, priority) -> the last place that was taken
         late: Candidate | None = None
         left = False
         room = limit - len(taken)
-        jobs.read_ahead_claims([row[1] for row in found[:room] if not row[3]])
+        jobs.read_ahead_claims([row[1] for row in found[:room] if row[3] == OTHER])
+        lined = self._short.lined(found[:room])
         for row in found:
             if row[2] not in tasks:
                 unknown.append(row)
@@ -287,17 +288,21 @@ class Steps:
                 break
             room -= 1
             up_to[row[6], row[4]] = row[5]
-            if row[3]:
+            if row[3] == PLAIN:
                 one = (row, self._log.next_stamp(now))
-                plain.append(one)
+                short.append(one)
                 taken.append(one)
+            elif row[0] in lined:
+                claim = self._short.claim(row, lined[row[0]], now)
+                short.append((row, claim.fence))
+                taken.append(claim)
             else:
                 taken.append(jobs.claim(jobs.taken_from_lane(row[1]), instance, holder, turn, now))
         if unknown:
-            self._plain.lay_aside(unknown)
-        if plain:
-            self._plain.take(plain, holder, turn, now)
-        self._plain.clear_lanes(up_to)
+            self._short.lay_aside(unknown)
+        if short:
+            self._short.take(short, holder, turn, now)
+        self._short.clear_lanes(up_to)
         if late is not None:
             jobs.expire_one(jobs.known(late[1]), now)  # its line goes on with another
             return None
@@ -321,7 +326,7 @@ class Steps:
     def settle(self, instance: str, settlements: Sequence[Settlement], since: Cursor) -> SettleReply:
         """See `Partition`."""
         now = self._now()
-        settled = tuple(self._plain.settle(instance, self._number_of(instance), settlements, now))
+        settled = tuple(self._short.settle(instance, self._number_of(instance), settlements, now))
         self._wake()
         return SettleReply(settled, self._log.news(since), self._log.effects_waiting > 0)
 
@@ -358,7 +363,7 @@ class Steps:
         now = self._now()
         instance = request.instance
         known = self._execute("SELECT instance, number, until_us FROM instances WHERE id = ?", (instance,)).fetchone()
-        settled = tuple(self._plain.settle(instance, self._number_of(instance), request.settlements, now))
+        settled = tuple(self._short.settle(instance, self._number_of(instance), request.settlements, now))
         if known is None:
             self._wake()
             return HeartbeatReply(enrolled=False, lost=request.held, settled=settled)
@@ -428,7 +433,7 @@ class Steps:
             row = self._jobs.holds(instance, owner.job, owner.fence)
             if row is None:
                 return Planted(self._log.news(since), Refusal.LEASE_LOST)
-            self._jobs.touch(row)  # it is not `plain` from here on: its end touches more
+            self._jobs.touch(row)  # it is not on the short way from here on: its end touches more
         if any(self._cells.outlived(owner, key) for key in keys):
             return Planted(self._log.news(since), Refusal.LEASE_LOST)
         for key in keys:

@@ -1,8 +1,9 @@
-"""The short way for plain jobs: those that stand in no line, write nothing, and for whom nobody waits.
+"""The short way for jobs that were never tried, and for whose end nobody waits: `PLAIN` and `LINED` ones.
 
-Nothing but their own row changes when they are enqueued, claimed or succeed, so a batch of them is a statement
-repeated, with no row read into memory. Each statement says itself which rows it may touch; whatever it does not
-touch goes the long way, through `Jobs`.
+A plain one stands in no line and writes nothing. Nothing but its own row changes when it is enqueued, claimed or
+succeeds, so a batch of them is a statement repeated, with no row read into memory. A lined one is claimed and succeeds
+in the same statements; besides, it holds its line and has intents on its keys. Each statement says itself which rows it
+may touch; whatever it does not touch goes the long way, through `Jobs`.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from selaras._contracts.partition import Owner
 from selaras._core.jobs.job import Admission, Claim, NewJob, Settled, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._stores.sqlite import rows
+from selaras._stores.sqlite.cells import Cells
 from selaras._stores.sqlite.connection import Connection, as_list
 from selaras._stores.sqlite.jobs import ENTER_LANE, LEAVE_LANE, Jobs
 from selaras._stores.sqlite.log import Log
-from selaras._stores.sqlite.schema import STATES
+from selaras._stores.sqlite.rows import Rest
+from selaras._stores.sqlite.schema import LINED, OTHER, PLAIN, STATES
 
 CLAIMABLE: Final = """
-    SELECT w.number, j.id, j.task, j.plain, w.priority, w.place, w.lane, j.expires_us, j.payload, j.meta, j.queue,
-        j.created_us
+    SELECT w.number, j.id, j.task, j.way, w.priority, w.place, w.lane, j.expires_us, j.payload, j.meta, j.queue,
+        j.created_us, j.line, j.more
     FROM ready AS w CROSS JOIN jobs AS j ON j.number = w.number WHERE w.lane = ? ORDER BY w.priority DESC, w.place LIMIT ?
 """
 ENTER: Final = f"""
@@ -29,22 +33,25 @@ ENTER: Final = f"""
     FROM jobs AS j CROSS JOIN lanes AS l ON l.queue = j.queue AND l.task = ''
     WHERE j.number > ? AND j.state = {STATES[JobState.READY]}
 """
-TAKE: Final = """
-    INSERT INTO runs (number, instance, fence, turn, started_us)
-    SELECT value, ?, ? + key, ?, ? FROM json_each(?) WHERE value IS NOT NULL
+TAKE: Final = f"""
+    INSERT INTO runs (number, instance, fence, turn, started_us, way)
+    SELECT abs(value), ?, ? + key, ?, ?, iif(value > 0, {PLAIN}, {LINED}) FROM json_each(?) WHERE value IS NOT NULL
 """
-"""Numbers in the order of their fences, which follow each other from the given one on; null: another has that fence."""
+"""Numbers in the order of their fences, which follow each other from the given one on; null: another has that fence. Those
+of lined jobs are below 0.
+"""
+
+HAND_OUT: Final = f"UPDATE jobs SET state = {STATES[JobState.RUNNING]}, way = {OTHER} WHERE number IN (SELECT value FROM json_each(?))"
+"""Of lined jobs, which so leave their lines."""
 
 CLEAR_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place <= ?"
-LAY_ASIDE: Final = (
-    "UPDATE jobs SET lane = task, plain = 0, strayed_us = iif(strayed_us > 0, strayed_us, ready_us) WHERE number = ?"
-)
-SUCCEED: Final = """
+LAY_ASIDE: Final = f"UPDATE jobs SET lane = task, way = {OTHER}, strayed_us = iif(strayed_us > 0, strayed_us, ready_us) WHERE number = ?"
+SUCCEED: Final = f"""
     INSERT INTO ends (number, fence, started_us, ended_us, keep_until_us, reason, error, result)
     SELECT r.number, r.fence, r.started_us, ?, ? + j.result_ttl_us, ?, ?, ?
     FROM runs AS r CROSS JOIN jobs AS j ON j.number = r.number
     WHERE r.number IN (SELECT value FROM json_each(?)) AND r.fence IN (SELECT value FROM json_each(?))
-        AND r.instance = ? AND r.plain = 1
+        AND r.instance = ? AND r.way <> {OTHER}
 """
 """Of numbers and fences that belong together: fences are unique, so as many rows as there are numbers mean that all do."""
 
@@ -60,14 +67,17 @@ Candidate = Any
 """A row of `CLAIMABLE`."""
 
 
-class PlainJobs:
-    """Batches of plain jobs, as the running transaction sees them."""
+class ShortWay:
+    """Batches of plain and of lined jobs, as the running transaction sees them."""
 
-    def __init__(self, con: Connection, log: Log, jobs: Jobs) -> None:
+    def __init__(self, con: Connection, log: Log, cells: Cells, jobs: Jobs) -> None:
         self._con = con
         self._log = log
+        self._cells = cells
         self._jobs = jobs
-        self._known: dict[int, Candidate] = {}  # fence -> a plain job claimed here: a hint, checked by `SUCCEED`
+        # Claimed here, by their fences: hints, checked by `SUCCEED`.
+        self._known: dict[int, Candidate] = {}
+        self._writes: dict[int, tuple[str, ...]] = {}  # of the lined ones among them
 
     def admit(self, news: Sequence[NewJob], now: int) -> list[Admission]:
         """Enqueue plain jobs."""
@@ -102,7 +112,7 @@ class PlainJobs:
             queues[queue] = queues.get(queue, 0) + (state is scheduled)
             expires_us = now + new.expires_in_us if new.expires_in_us else 0
             later.append((
-                first, new.id, STATES[state], new.priority, place, ready_us, now, due_us, not expires_us, expires_us,
+                first, new.id, STATES[state], new.priority, place, ready_us, now, due_us, OTHER if expires_us else PLAIN, expires_us,
                 new.result_ttl_us, queue, new.task, new.payload, new.meta, rows.more_of(new),
             ))  # fmt: skip
             admissions.append(Admission(new.id, state))
@@ -155,16 +165,55 @@ class PlainJobs:
         self._con.executemany(LEAVE_LANE, [(row[6], row[4], row[5]) for row in strangers])
         self._con.executemany(ENTER_LANE, [(lane(row[10], row[2]), row[4], row[5], row[0]) for row in strangers])
 
+    def lined(self, found: Sequence[Candidate]) -> dict[int, Rest]:
+        """Return, by their numbers, what the lined ones of those found write, if they may be claimed the short way.
+
+        What stands in the places of their keys is read ahead.
+        """
+        rests: dict[int, Rest] = {}
+        keys: list[str] = []
+        for row in found:
+            if row[3] != LINED or self._jobs.is_changed(row[1]):
+                continue
+            rest = rows.rest_kept(row[13])
+            if rest is not None and all(map(self._jobs.is_here, rest.writes)):
+                rests[row[0]] = rest
+                keys += rest.writes
+        if keys:
+            self._cells.read_ahead(dict.fromkeys(keys))
+        return rests
+
+    def claim(self, row: Candidate, rest: Rest, now: int) -> Claim:
+        """Claim a lined job; it is to be handed out with others (`take`). The caller sets the claim's position."""
+        _, job, task, _, priority, _, _, _, payload, meta, queue, created_us, line, _ = row
+        fence = self._log.next_stamp(now)
+        owner, plant, writes = Owner(self._jobs.index, job, fence), self._cells.plant, rest.writes
+        preimages = [(key, plant(owner, key, now)) for key in writes]
+        self._jobs.hand_out_head(line, job)
+        self._writes[fence] = writes
+        return Claim(
+            job, fence, 1, task, payload, meta, queue, priority, 0, created_us, 0, line, writes=writes,
+            preimages=tuple([(key, entry) for key, entry in preimages if entry]) if rest.wants_preimage else (),
+        )  # fmt: skip
+
     def take(self, taken: Sequence[tuple[Candidate, int]], holder: int, turn: int, now: int) -> None:
-        """Hand out plain jobs, each with its fence, in the order of these."""
+        """Hand out plain and lined jobs, each with its fence, in the order of these."""
         first = taken[0][1]
         numbers: list[int | None] = []
+        lined: list[int] = []
         for row, fence in taken:
             numbers.extend([None] * (fence - first - len(numbers)))
-            numbers.append(row[0])
+            if row[3] == PLAIN:
+                numbers.append(row[0])
+            else:
+                numbers.append(-row[0])
+                lined.append(row[0])
         self._con.execute(TAKE, (holder, first, turn, now, as_list(numbers)))
+        if lined:
+            self._con.execute(HAND_OUT, (as_list(lined),))
         if len(self._known) > _KNOWN_MOST:
             self._known.clear()
+            self._writes.clear()
         self._jobs.drop([row[1] for row, _ in taken])
         self._known.update([(fence, row) for row, fence in taken])
 
@@ -179,19 +228,18 @@ class PlainJobs:
         Plain successes are one batch, before the others: the end of a plain job changes nothing that the end of another
         one asks for. But a child may wait for a job that ends after its parent; so those keep their order.
         """
-        known, succeed = self._known, JobEvent.SUCCEED
+        known = self._known
         settled: list[Settled] = []
         some: list[Settlement] = []
-        claimed: list[Candidate | None] = []  # of `some`: those that are a plain success
-        self._jobs.read_ahead_of([one for one in settlements if one.fence not in known])
+        claimed: list[Candidate | None] = []  # of `some`: those that succeed the short way
+        self._read_ahead(settlements)
         for one in settlements:
             if one.children and some:
                 settled += self._settle_some(instance, holder, some, claimed, now)
                 some, claimed = [], []
             row = known.pop(one.fence, None)
-            is_plain = row is not None and one.event is succeed and one.job == row[1] and not _has_effects(one)
             some.append(one)
-            claimed.append(row if is_plain else None)
+            claimed.append(row if row is not None and self._is_short(one, row) else None)
             if one.children:
                 settled += self._settle_some(instance, holder, some, claimed, now)
                 some, claimed = [], []
@@ -208,14 +256,52 @@ class PlainJobs:
         run = [(one, row) for one, row in zip(settlements, claimed, strict=True) if row is not None]
         if run and not self._succeed(holder, run, now):
             claimed = [None] * len(settlements)
-        settle, state = self._jobs.settle, JobState.SUCCEEDED
+        state = JobState.SUCCEEDED
         return [
-            settle(instance, one, now) if row is None else Settled(one.job, one.fence, state)
+            self._settle_long(instance, one, now)
+            if row is None
+            else Settled(one.job, one.fence, state)
+            if row[3] == PLAIN
+            else self._let_go(one, row, now)
             for one, row in zip(settlements, claimed, strict=True)
         ]
 
+    def _read_ahead(self, settlements: Sequence[Settlement]) -> None:
+        """Read what these ends are going to ask for."""
+        known, writes = self._known, self._writes
+        self._jobs.read_ahead_of([one for one in settlements if one.fence not in known])
+        lined = [one.fence for one in settlements if one.fence in writes] if writes else []
+        if lined:
+            self._jobs.read_lines_ahead([known[fence][12] for fence in lined])
+            self._cells.read_ahead(dict.fromkeys([key for fence in lined for key in writes[fence]]))
+
+    def _is_short(self, one: Settlement, claimed: Candidate) -> bool:
+        """Say whether this is a success that touches no more than what was claimed the short way."""
+        return (
+            one.event is JobEvent.SUCCEED
+            and one.job == claimed[1]
+            and not _has_effects(one)
+            and (not one.puts or all(put.key in self._writes.get(one.fence, ()) for put in one.puts))
+        )
+
+    def _settle_long(self, instance: str, one: Settlement, now: int) -> Settled:
+        self._writes.pop(one.fence, None)
+        return self._jobs.settle(instance, one, now)
+
+    def _let_go(self, one: Settlement, claimed: Candidate, now: int) -> Settled:
+        """Take back the intents of a lined job that has succeeded, and let its line go on."""
+        owner, resolve = Owner(self._jobs.index, one.job, one.fence), self._cells.resolve
+        puts = {put.key: put for put in one.puts}
+        stored: list[tuple[str, int, int]] = []
+        for key in self._writes.pop(one.fence):
+            at = resolve(owner, key, puts.get(key), now)
+            if at:
+                stored.append((key, *at))
+        self._jobs.pass_on_line(claimed[12], one.job, now)
+        return Settled(one.job, one.fence, JobState.SUCCEEDED, stored=tuple(stored))
+
     def _succeed(self, holder: int, run: list[tuple[Settlement, Candidate]], now: int) -> bool:
-        """Let plain jobs succeed. Returns False, and then nothing was done, if one is no longer ours or no longer plain."""
+        """Write that jobs succeeded. Returns False, and then nothing was done, if one of them is not to go the short way."""
         self._jobs.flush()
         execute = self._con.execute
         numbers = as_list([row[0] for _, row in run])
@@ -244,7 +330,7 @@ def _told(one: Settlement) -> tuple[str, bytes | None, bytes | None]:
 
 def claim_of(row: Candidate, fence: int, position: int) -> Claim:
     """Make the claim of a plain job: its first."""
-    _, job, task, _, priority, _, _, _, payload, meta, queue, created_us = row
+    _, job, task, _, priority, _, _, _, payload, meta, queue, created_us, _, _ = row
     return Claim(job, fence, 1, task, payload, meta, queue, priority, 0, created_us, position)
 
 
@@ -258,6 +344,4 @@ def claim_again(con: Connection, number: int, fence: int, position: int) -> Clai
 
 
 def _has_effects(one: Settlement) -> bool:
-    return bool(
-        one.puts or one.keys or one.tags or one.families or one.versions or one.closes or one.children or one.planted
-    )
+    return bool(one.keys or one.tags or one.families or one.versions or one.closes or one.children or one.planted)
