@@ -200,14 +200,11 @@ class ShortWay:
         """Hand out plain and lined jobs, each with its fence, in the order of these."""
         first = taken[0][1]
         numbers: list[int | None] = []
-        lined: list[int] = []
         for row, fence in taken:
-            numbers.extend([None] * (fence - first - len(numbers)))
-            if row[3] == PLAIN:
-                numbers.append(row[0])
-            else:
-                numbers.append(-row[0])
-                lined.append(row[0])
+            if fence - first > len(numbers):
+                numbers.extend([None] * (fence - first - len(numbers)))
+            numbers.append(row[0] if row[3] == PLAIN else -row[0])
+        lined = [-number for number in numbers if number and number < 0]
         self._con.execute(TAKE, (holder, first, turn, now, as_list(numbers)))
         if lined:
             self._con.execute(HAND_OUT, (as_list(lined),))
@@ -228,7 +225,7 @@ class ShortWay:
         Plain successes are one batch, before the others: the end of a plain job changes nothing that the end of another
         one asks for. But a child may wait for a job that ends after its parent; so those keep their order.
         """
-        known = self._known
+        known, succeed = self._known, JobEvent.SUCCEED
         settled: list[Settled] = []
         some: list[Settlement] = []
         claimed: list[Candidate | None] = []  # of `some`: those that succeed the short way
@@ -239,7 +236,14 @@ class ShortWay:
                 some, claimed = [], []
             row = known.pop(one.fence, None)
             some.append(one)
-            claimed.append(row if row is not None and self._is_short(one, row) else None)
+            is_short = (
+                row is not None
+                and one.event is succeed
+                and one.job == row[1]
+                and not _has_effects(one)
+                and (not one.puts or self._may_put(one))
+            )
+            claimed.append(row if is_short else None)
             if one.children:
                 settled += self._settle_some(instance, holder, some, claimed, now)
                 some, claimed = [], []
@@ -275,14 +279,10 @@ class ShortWay:
             self._jobs.read_lines_ahead([known[fence][12] for fence in lined])
             self._cells.read_ahead(dict.fromkeys([key for fence in lined for key in writes[fence]]))
 
-    def _is_short(self, one: Settlement, claimed: Candidate) -> bool:
-        """Say whether this is a success that touches no more than what was claimed the short way."""
-        return (
-            one.event is JobEvent.SUCCEED
-            and one.job == claimed[1]
-            and not _has_effects(one)
-            and (not one.puts or all(put.key in self._writes.get(one.fence, ()) for put in one.puts))
-        )
+    def _may_put(self, one: Settlement) -> bool:
+        """Say whether these are values of no other keys than a lined job writes."""
+        writes = self._writes.get(one.fence, ())
+        return all(put.key in writes for put in one.puts)
 
     def _settle_long(self, instance: str, one: Settlement, now: int) -> Settled:
         self._writes.pop(one.fence, None)
