@@ -458,8 +458,8 @@ async def test_the_next_in_a_long_line_is_found_in_a_few_steps(folder: Path, clo
 
         con.set_progress_handler(count, 1)
         for statement, given in (
-            (jobs.FIRST_OF_NEXT_QUEUE, ("l", -1, "", "000000", "l", -1, "000000")),
-            (jobs.FIRST_OF_NEXT_QUEUE, ("l", 0, "default", "000000", "l", 0, "000000")),
+            (jobs.NEXT_KIND, ("l", -1, "000000")),
+            (jobs.NEXT_QUEUE, ("l", 0, "default", "000000")),
             (jobs.LINES_AHEAD, ('["l"]',)),
             (jobs.MIXED_LINES, ()),
         ):

@@ -27,9 +27,10 @@ from selaras._stores.sqlite.log import TAIL, news
 from selaras._stores.sqlite.schema import IS_TASK, STATES, among
 
 READY: Final = """
-    SELECT l.queue, l.task, w.jobs, j.ready_us
+    SELECT l.queue, l.task, w.jobs, coalesce(h.ready_us, j.ready_us)
     FROM (SELECT lane, count(*) AS jobs, min(place), number FROM ready GROUP BY lane) AS w
     JOIN lanes AS l ON l.code = w.lane JOIN jobs AS j ON j.number = w.number
+    LEFT JOIN lines AS h ON h.name = j.line AND h.head = j.id
 """
 """Of each lane, how many are in it, and how long the first to come has been ready."""
 

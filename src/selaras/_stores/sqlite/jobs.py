@@ -60,7 +60,6 @@ from selaras._stores.sqlite.connection import Connection, as_list
 from selaras._stores.sqlite.log import Log
 from selaras._stores.sqlite.rows import Row
 from selaras._stores.sqlite.schema import (
-    IS_IN_LINE,
     IS_LOCK_OFFER,
     IS_SCHEDULED,
     IS_TASK,
@@ -95,49 +94,41 @@ FAR: Final = "SELECT id FROM jobs WHERE registered_us > 0 AND registered_us <= ?
 ENTER_LANE: Final = "INSERT INTO ready VALUES (?, ?, ?, ?)"
 _TAKEN: Final = "SELECT 1 FROM ready WHERE lane = ? AND priority = ? AND place = ?"
 LEAVE_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place = ?"
-_ORDER: Final = "ORDER BY kind, queue, priority DESC, joined, id LIMIT 1"
-FIRST_OF_NEXT_QUEUE: Final = f"""
-    SELECT kind, queue, priority, joined, id FROM jobs WHERE number = coalesce(
-        (SELECT number FROM jobs WHERE line = ? AND {IS_IN_LINE} AND kind = ? AND queue > ? AND id <> ? {_ORDER}),
-        (SELECT number FROM jobs WHERE line = ? AND {IS_IN_LINE} AND kind > ? AND id <> ? {_ORDER})
-    )
+JOIN_LINE: Final = "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?)"
+LEAVE_LINE: Final = (
+    "DELETE FROM members WHERE line = ? AND kind = ? AND queue = ? AND priority = ? AND joined = ? AND id = ?"
+)
+_IN_ORDER: Final = "ORDER BY kind, queue, priority DESC, joined, id"
+_FIRST: Final = "SELECT kind, queue, priority, joined, id FROM members WHERE line = ?"
+NEXT_QUEUE: Final = f"{_FIRST} AND kind = ? AND queue > ? AND id <> ? {_IN_ORDER} LIMIT 1"
+NEXT_KIND: Final = f"{_FIRST} AND kind > ? AND id <> ? {_IN_ORDER} LIMIT 1"
+"""The head of those of one line that wait in the next queue, of the same kind or of the next: a seek, however long the line
+is.
 """
-"""The head of those of one line that wait in the next queue: a seek or two, however long the line is.
 
-Compared as pairs, (kind, queue) would be looked up by the kind alone.
-"""
-
-_FIRST_IN_LINE: Final = f"(SELECT number FROM jobs WHERE line = l.name AND {IS_IN_LINE} {_ORDER})"
-_OTHERS_IN_LINE: Final = f"""(
-    EXISTS (SELECT 1 FROM jobs WHERE line = l.name AND {IS_IN_LINE} AND kind = f.kind AND queue > f.queue)
-    OR EXISTS (SELECT 1 FROM jobs WHERE line = l.name AND {IS_IN_LINE} AND kind > f.kind)
-)"""
+_QUEUE_IN_LINE: Final = "SELECT kind || queue FROM members WHERE line = l.name ORDER BY"
+_IS_MIXED: Final = f"(({_QUEUE_IN_LINE} kind, queue LIMIT 1) IS NOT ({_QUEUE_IN_LINE} kind DESC, queue DESC LIMIT 1))"
 NEXT_MOST: Final = 8
 """So many of those that come next in a line are read ahead."""
 
 LINES_AHEAD: Final = f"""
-    SELECT l.name, l.holder, l.head, {_OTHERS_IN_LINE}, (
+    SELECT l.name, l.holder, l.head, l.ready_us, {_IS_MIXED}, (
         SELECT json_group_array(json_array(id, number, kind, queue, lane, priority, joined)) FROM (
-            SELECT id, number, kind, queue, lane, priority, joined FROM jobs WHERE line = l.name AND {IS_IN_LINE}
-            ORDER BY kind, queue, priority DESC, joined, id LIMIT {NEXT_MOST}
+            SELECT *, (SELECT lane FROM jobs WHERE number = members.number) AS lane
+            FROM members WHERE line = l.name {_IN_ORDER} LIMIT {NEXT_MOST}
         )
     )
-    FROM json_each(?) AS k CROSS JOIN lines AS l ON l.name = k.value LEFT JOIN jobs AS f ON f.number = {_FIRST_IN_LINE}
+    FROM json_each(?) AS k CROSS JOIN lines AS l ON l.name = k.value
 """
-"""Lines, each with the first of those that wait in its first queue, and whether some wait in another."""
+"""Lines, each with the first of those that wait, and whether they wait in several queues."""
 
 MIXED_LINES: Final = f"""
-    SELECT l.name FROM lines AS l CROSS JOIN jobs AS f ON f.number = {_FIRST_IN_LINE}
-    WHERE l.holder = '' AND l.head <> '' AND {_OTHERS_IN_LINE} ORDER BY l.name
+    SELECT l.name FROM lines AS l WHERE l.holder = '' AND l.head <> '' AND {_IS_MIXED} ORDER BY l.name
 """
 """Lines whose head depends on which queues are served; in all others it is the first, whoever serves it."""
 
-HEADS: Final = f"""
-    UPDATE jobs SET state = {STATES[JobState.READY]}, place = joined, ready_us = ?
-    WHERE number IN (SELECT value FROM json_each(?))
-"""
-_LINE: Final = "SELECT holder, head FROM lines WHERE name = ?"
-_SAVE_LINE: Final = "INSERT OR REPLACE INTO lines VALUES (?, ?, ?)"
+_LINE: Final = "SELECT holder, head, ready_us FROM lines WHERE name = ?"
+_SAVE_LINE: Final = "INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?)"
 _DROP_LINE: Final = "DELETE FROM lines WHERE name = ?"
 _DEPEND: Final = (
     "INSERT INTO dependents (parent, child, edge, home) VALUES (?, ?, ?, ?)"
@@ -186,7 +177,7 @@ class _Member(Struct, frozen=True, array_like=True):
 
 
 class _Line(Struct, eq=False):
-    """`holder` has it; of those that wait, `head` may be claimed (P21).
+    """`holder` has it; of those that wait, `head` may be claimed (P21), since `ready_us`.
 
     `is_fresh`: nobody stood in it before. `next`: the first of those that wait, all in one queue, the next one last; `is_all`:
     there are no others. None: not known.
@@ -194,6 +185,7 @@ class _Line(Struct, eq=False):
 
     holder: str = ""
     head: str = ""
+    ready_us: int = 0
     is_fresh: bool = True
     next: list[_Member] | None = None
     is_all: bool = False
@@ -278,10 +270,9 @@ class Jobs:
         self._lines: dict[str, _Line] = {}
         self._lines_on: dict[str, _Line] = {}  # the same beyond the verb, as `_held_on`
         self._lines_changed: set[str] = set()
-        # Heads that were passed their line the short way: in no lane yet, and (id -> number) not yet written as ready.
+        # Heads that were passed their lines the short way: they are not to be read before that is written.
+        self._heads: set[str] = set()
         self._entering: list[tuple[int, int, int, int]] = []
-        self._heads: dict[str, int] = {}
-        self._heads_us = 0
         self._counted: dict[tuple[str, int], int] = {}
         self._begun: list[_Telling] = []  # by this verb
         self._told = 0  # dependents, by this verb
@@ -355,9 +346,10 @@ class Jobs:
                     unknown.append(name)
         if not unknown:
             return
-        for name, holder, head, are_others, waiting in self._execute(LINES_AHEAD, (as_list(unknown),)).fetchall():
-            line = self._lines[name] = _Line(holder, head, is_fresh=False)
-            if not are_others and name not in self._stirred:
+        found = self._execute(LINES_AHEAD, (as_list(unknown),)).fetchall()
+        for name, holder, head, ready_us, is_mixed, waiting in found:
+            line = self._lines[name] = _Line(holder, head, ready_us, is_fresh=False)
+            if not is_mixed and name not in self._stirred:
                 line.next = _decode_members(waiting)[::-1]
                 line.is_all = len(line.next) < NEXT_MOST
 
@@ -411,20 +403,12 @@ class Jobs:
 
     def flush(self) -> None:
         """Write what was changed: the statements that follow select by it."""
-        if self._heads:
-            self._write_heads()
         if self._changed:
             changed, self._changed = self._changed, {}
             self._stirred.clear()
             self._write(changed.values())
         if self._lines_changed:
-            lines = [(name, self._lines.get(name)) for name in self._lines_changed]
-            self._lines_changed.clear()
-            self._many(_DROP_LINE, [(name,) for name, line in lines if line is None])
-            self._many(_SAVE_LINE, [(name, line.holder, line.head) for name, line in lines if line])
-            for _, line in lines:
-                if line:
-                    line.is_fresh = False
+            self._write_heads()
 
     def flush_ready(self) -> None:
         """Write what may be claimed. The rest of what has only moved in its line is written once, when it was claimed."""
@@ -448,8 +432,14 @@ class Jobs:
 
     def _write_heads(self) -> None:
         self._write_entering()
-        self._execute(HEADS, (self._heads_us, as_list(list(self._heads.values()))))
         self._heads.clear()
+        lines = [(name, self._lines.get(name)) for name in self._lines_changed]
+        self._lines_changed.clear()
+        self._many(_DROP_LINE, [(name,) for name, line in lines if line is None])
+        self._many(_SAVE_LINE, [(name, line.holder, line.head, line.ready_us) for name, line in lines if line])
+        for _, line in lines:
+            if line:
+                line.is_fresh = False
 
     def _many(self, statement: str, values: list[tuple[Any, ...]]) -> None:
         if len(values) == 1:
@@ -475,6 +465,13 @@ class Jobs:
             kept.state = state if waits else _RUNNING
             row.is_altered = False
             self._write_ready(row, written)
+            member = rows.member_of(row)
+            if kept.member != member:
+                if kept.member is not None:
+                    write((LEAVE_LINE, kept.member))
+                if member is not None:
+                    write((JOIN_LINE, (*member, number)))
+                kept.member = member
             run = rows.run_of(row) if state == _RUNNING else None
             if kept.run != run:
                 kept.run = run
@@ -545,8 +542,8 @@ class Jobs:
         self._lines.clear()
         self._lines_on.clear()
         self._lines_changed.clear()
-        self._entering = []
         self._heads.clear()
+        self._entering = []
         self._counted.clear()
         self._begun.clear()
         self._told, self._is_telling = 0, False
@@ -626,7 +623,7 @@ class Jobs:
         self._move(row, event, JobState.HELD)
         line.next = None
         if line.is_fresh and not line.holder and not line.head:  # it stands there alone
-            line.head = row.id
+            line.head, line.ready_us = row.id, now
             self._lines_changed.add(row.line)
             self._ready(row, JobEvent.PROMOTE, now)
         elif not line.holder and not (line.head and self._is_behind(row, self.known(line.head))):
@@ -712,7 +709,7 @@ class Jobs:
         line = self._known_line(name)
         if line is None:
             kept = self._execute(_LINE, (name,)).fetchone() if name not in self._lines_changed else None
-            line = self._lines[name] = _Line(kept[0], kept[1], is_fresh=False) if kept else _Line()
+            line = self._lines[name] = _Line(kept[0], kept[1], kept[2], is_fresh=False) if kept else _Line()
         return line
 
     def _known_line(self, name: str) -> _Line | None:
@@ -731,7 +728,7 @@ class Jobs:
             self._move(head, JobEvent.HOLD, JobState.HELD)
             line.head = ""
         if first and line.head != first:
-            line.head = first
+            line.head, line.ready_us = first, now
             self._ready(self.known(first), JobEvent.PROMOTE, now)
         if not line.holder and not first:
             del self._lines[name]
@@ -749,8 +746,10 @@ class Jobs:
         best: tuple[bool, int, int, str] | None = None
         kind, queue = -1, ""
         while True:
-            after = (name, kind, queue, leaving, name, kind, leaving)
-            member = self._execute(FIRST_OF_NEXT_QUEUE, after).fetchone()
+            member = (
+                self._execute(NEXT_QUEUE, (name, kind, queue, leaving)).fetchone()
+                or self._execute(NEXT_KIND, (name, kind, leaving)).fetchone()
+            )
             if member is None:
                 return best[3] if best else ""
             kind, queue, priority, joined, job = member
@@ -769,7 +768,7 @@ class Jobs:
     def hand_out_head(self, name: str, job: str) -> None:
         """Let the head of a line be claimed the short way: the caller writes how it stands."""
         self.hold_line(name, job)
-        self._heads.pop(job, None)
+        self._heads.discard(job)
 
     def pass_on_line(self, name: str, job: str, now: int) -> None:
         """Let a line go on: its holder has succeeded the short way."""
@@ -779,12 +778,11 @@ class Jobs:
         if ahead is None or ahead.kind != _TASK or ahead.id in self._changed:
             self.arrange(name, now, leaving=job)
             return
-        line.head = ahead.id
+        line.head, line.ready_us = ahead.id, now
         self._lines_changed.add(name)
         self.drop((ahead.id,))
+        self._heads.add(ahead.id)
         self._entering.append((self.lanes.code(ahead.queue, ahead.lane), ahead.priority, ahead.joined, ahead.number))
-        self._heads[ahead.id] = ahead.number
-        self._heads_us = now
         self.count(ahead.queue, STATES[JobState.HELD], -1)
         self.woken.append(ahead.queue)
 
@@ -1160,6 +1158,8 @@ class Jobs:
             self._execute(_FORGET, (row.number,))
         if kept.ready is not None:
             self._execute(LEAVE_LANE, kept.ready[:3])
+        if kept.member is not None:
+            self._execute(LEAVE_LINE, kept.member)
         if kept.run is not None:
             self._execute(_FORGET_RUN, (row.number,))
         if kept.end is not None:

@@ -10,7 +10,7 @@ from selaras._stores.sqlite.connection import Connection
 HOT: Final = {
     "claimable": short.CLAIMABLE,
     "take": short.TAKE,
-    "hand out": short.HAND_OUT,
+    "leave line": jobs.LEAVE_LINE,
     "clear lane": short.CLEAR_LANE,
     "succeed": short.SUCCEED,
     "differ": short.DIFFER,
@@ -30,14 +30,14 @@ HOT: Final = {
     "unroutable": jobs.UNROUTABLE,
     "scopes asked for": jobs.ASKED,
     "parents elsewhere": jobs.FAR,
-    "head of a line": jobs.FIRST_OF_NEXT_QUEUE,
+    "head of a line": jobs.NEXT_QUEUE,
+    "head of a line, of the next kind": jobs.NEXT_KIND,
     "cancels": steps.CANCELS,
     "hit": cells.HIT,
     "look at a key": cells.CELL,
     "keys": cells.CELLS_AHEAD,
     "intents on keys": cells.INTENTS_AHEAD,
     "intents of jobs": cells.OWNED,
-    "heads": jobs.HEADS,
     "lines": jobs.LINES_AHEAD,
 }
 

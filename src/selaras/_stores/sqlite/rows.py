@@ -41,15 +41,20 @@ _END: Final = (
 _RUN_AT: Final = len(_WIDE)
 _END_AT: Final = _RUN_AT + len(_RUN)
 
-FROM: Final = "FROM jobs AS j LEFT JOIN runs AS r ON r.number = j.number LEFT JOIN ends AS e ON e.number = j.number"
-STATE: Final = f"coalesce(e.state, iif(r.number IS NULL, j.state, {STATES[JobState.RUNNING]}))"
+FROM: Final = (
+    "FROM jobs AS j LEFT JOIN runs AS r ON r.number = j.number LEFT JOIN ends AS e ON e.number = j.number"
+    " LEFT JOIN lines AS h ON h.name = j.line AND h.head = j.id"
+)
+STATE: Final = f"""
+    coalesce(e.state, iif(r.number IS NULL, iif(h.head IS NULL, j.state, {STATES[JobState.READY]}), {STATES[JobState.RUNNING]}))
+"""
 """How a job of `FROM` stands."""
 
 _COLUMNS: Final = ", ".join([
     *(f"j.{name}" for name in _WIDE),
     *(f"r.{name}" for name in _RUN),
     *(f"e.{name}" for name in _END),
-    "i.id",
+    "i.id", "h.ready_us",
 ])  # fmt: skip
 SELECT: Final = f"SELECT {_COLUMNS} {FROM} LEFT JOIN instances AS i ON i.number = r.instance"
 BY_ID: Final = f"{SELECT} WHERE j.id = ?"
@@ -118,6 +123,7 @@ _STATES: Final = {code: state for state, code in STATES.items()}
 _KINDS: Final = {code: kind for kind, code in KINDS.items()}
 _READY: Final = STATES[JobState.READY]
 _RUNNING: Final = STATES[JobState.RUNNING]
+_IN_LINE: Final = (STATES[JobState.HELD], _READY)
 _COUNTED_THEMSELVES: Final = (_READY, _RUNNING)
 _TASK: Final = KINDS[JobKind.TASK]
 
@@ -127,12 +133,13 @@ class Kept(Struct, eq=False):
 
     Attributes:
         state: as `jobs` has it; -1: it is not there yet.
-        ready, run, end: its rows there; None where it has none.
+        ready, member, run, end: its rows there, `member` but for the number; None where it has none.
         counted: its queue and state in `counts`.
     """
 
     state: int = -1
     ready: tuple[Value, ...] | None = None
+    member: tuple[Value, ...] | None = None
     run: tuple[Value, ...] | None = None
     end: tuple[Value, ...] | None = None
     counted: tuple[str, int] | None = None
@@ -239,7 +246,7 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
         asker, registered_us, state, fence, attempt, started_us, reason, error, progress,
     ) = kept[:_RUN_AT]  # fmt: skip
     wide_state = state
-    run, end, instance = kept[_RUN_AT:_END_AT], kept[_END_AT:-1], kept[-1]
+    run, end, (instance, head_us) = kept[_RUN_AT:_END_AT], kept[_END_AT:-2], kept[-2:]
     holder = turn = ended_us = keep_until_us = 0
     result: bytes | None = None
     if end[0] is not None:
@@ -247,9 +254,12 @@ def row_of(kept: Any, lane_of: Callable[[str, str], int] = lambda queue, task: 0
     elif run[0] is not None:
         _, holder, fence, turn, started_us, attempt, _, _, reason, error, progress = run
         state = _RUNNING
+    elif head_us is not None:
+        state, place, ready_us = _READY, joined, head_us
     where = Kept(
         wide_state,
         (lane_of(queue, lane), priority, place, number) if state == _READY and kind == _TASK else None,
+        (line, kind, queue, priority, joined, job) if line and state in _IN_LINE else None,
         run if run[0] is not None else None,
         end if end[0] is not None else None,
         (queue, state) if kind == _TASK and state not in _COUNTED_THEMSELVES else None,
@@ -314,6 +324,13 @@ def counted_of(row: Row) -> tuple[str, int] | None:
     """Return under which queue and state `counts` has a row."""
     state = STATES[row.state]
     return (row.queue, state) if row.kind is JobKind.TASK and state not in _COUNTED_THEMSELVES else None
+
+
+def member_of(row: Row) -> tuple[Value, ...] | None:
+    """Return what `members` keeps of a row, but for its number."""
+    if not row.line or STATES[row.state] not in _IN_LINE:
+        return None
+    return (row.line, KINDS[row.kind], row.queue, row.priority, row.joined, row.id)
 
 
 def run_of(row: Row) -> tuple[Value, ...]:

@@ -55,7 +55,6 @@ def among(states: Iterable[JobState]) -> str:
 IS_TASK: Final = f"kind = {KINDS[JobKind.TASK]}"
 IS_EARLY: Final = f"state <= {STATES[JobState.SCHEDULED]}"
 IS_SCHEDULED: Final = f"{IS_EARLY} AND state = {STATES[JobState.SCHEDULED]}"
-IS_IN_LINE: Final = f"line <> '' AND state >= {STATES[JobState.HELD]} AND state <= {STATES[JobState.READY]}"
 IS_WAITING: Final = f"state <= {STATES[JobState.READY]}"
 IS_SCOPE: Final = f"kind > {KINDS[JobKind.TASK]}"
 IS_LOCK_OFFER: Final = f"{IS_SCOPE} AND kind = {KINDS[JobKind.LOCK]} AND state = {STATES[JobState.READY]}"
@@ -98,7 +97,8 @@ CREATE INDEX tokens_late ON tokens (until_us);
 CREATE TABLE floors (key TEXT PRIMARY KEY, version INTEGER, closed_until_us INTEGER) WITHOUT ROWID;
 
 -- What a job is, and how it waits. Once it was handed out, `runs` and then `ends` tell how it stands, and from `state`
--- on nothing here is looked at; a PLAIN one is not even written again, and its state stays what it was.
+-- on nothing here is looked at; one on the short way is not even written again, and its state stays what it was.
+-- Nor is it when it becomes the head of its line: whoever is that is ready, and its place is that in which it joined.
 -- `way`: PLAIN (1) or LINED (2) of a job that was never tried, and for whose end nobody waits.
 -- `awaited`: another job may wait for it. `more`: what no query asks for, NULL if as by default.
 -- `asker`: the instance that asked for a scope or lock. `registered_us`: of one that waits for parents elsewhere, when
@@ -117,7 +117,6 @@ CREATE TABLE jobs (
     asker TEXT NOT NULL DEFAULT '', registered_us INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX jobs_early ON jobs (state, due_us, number) WHERE {IS_EARLY};
-CREATE INDEX jobs_in_line ON jobs (line, kind, queue, priority DESC, joined, id) WHERE {IS_IN_LINE};
 CREATE INDEX jobs_late ON jobs (expires_us, number) WHERE expires_us > 0 AND {IS_WAITING};
 CREATE INDEX jobs_scopes ON jobs (kind, state, number) WHERE {IS_SCOPE};
 CREATE INDEX jobs_asked ON jobs (asker, number) WHERE asker <> '';
@@ -153,7 +152,16 @@ CREATE TABLE counts (queue TEXT, state INTEGER, jobs INTEGER, PRIMARY KEY (queue
 -- For people who read the file.
 CREATE TABLE states (code INTEGER PRIMARY KEY, name TEXT);
 
-CREATE TABLE lines (name TEXT PRIMARY KEY, holder TEXT NOT NULL, head TEXT NOT NULL) WITHOUT ROWID;
+-- `ready_us`: since when the head may be claimed.
+CREATE TABLE lines (
+    name TEXT PRIMARY KEY, holder TEXT NOT NULL, head TEXT NOT NULL, ready_us INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Who waits in a line, in the order in which they are served but for queues that nobody works on.
+CREATE TABLE members (
+    line TEXT, kind INTEGER, queue TEXT, priority INTEGER, joined INTEGER, id TEXT, number INTEGER NOT NULL,
+    PRIMARY KEY (line, kind, queue, priority DESC, joined, id)
+) WITHOUT ROWID;
 CREATE TABLE dependents (
     number INTEGER PRIMARY KEY, parent TEXT, child TEXT, edge TEXT, home INTEGER, UNIQUE (parent, child, edge)
 );

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from selaras._contracts.partition import Owner
-from selaras._core.jobs.job import Admission, Claim, NewJob, Settled, Settlement
+from selaras._core.jobs.job import Admission, Claim, JobKind, NewJob, Settled, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.cells import Cells
 from selaras._stores.sqlite.connection import Connection, as_list
-from selaras._stores.sqlite.jobs import ENTER_LANE, LEAVE_LANE, Jobs
+from selaras._stores.sqlite.jobs import ENTER_LANE, LEAVE_LANE, LEAVE_LINE, Jobs
 from selaras._stores.sqlite.log import Log
 from selaras._stores.sqlite.rows import Rest
-from selaras._stores.sqlite.schema import LINED, OTHER, PLAIN, STATES
+from selaras._stores.sqlite.schema import KINDS, LINED, OTHER, PLAIN, STATES
 
 CLAIMABLE: Final = """
     SELECT w.number, j.id, j.task, j.way, w.priority, w.place, w.lane, j.expires_us, j.payload, j.meta, j.queue,
@@ -41,11 +41,12 @@ TAKE: Final = f"""
 of lined jobs are below 0.
 """
 
-HAND_OUT: Final = f"UPDATE jobs SET state = {STATES[JobState.RUNNING]}, way = {OTHER} WHERE number IN (SELECT value FROM json_each(?))"
-"""Of lined jobs, which so leave their lines."""
-
 CLEAR_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place <= ?"
-LAY_ASIDE: Final = f"UPDATE jobs SET lane = task, way = {OTHER}, strayed_us = iif(strayed_us > 0, strayed_us, ready_us) WHERE number = ?"
+LAY_ASIDE: Final = f"""
+    UPDATE jobs SET lane = task, way = {OTHER}, strayed_us = iif(strayed_us > 0, strayed_us, coalesce(
+        (SELECT ready_us FROM lines WHERE name = jobs.line AND head = jobs.id), ready_us
+    )) WHERE number = ?
+"""
 SUCCEED: Final = f"""
     INSERT INTO ends (number, fence, started_us, ended_us, keep_until_us, reason, error, result)
     SELECT r.number, r.fence, r.started_us, ?, ? + j.result_ttl_us, ?, ?, ?
@@ -58,6 +59,7 @@ SUCCEED: Final = f"""
 DIFFER: Final = "UPDATE ends SET reason = ?, error = ?, result = ? WHERE number = ?"
 LEAVE: Final = "DELETE FROM runs WHERE number IN (SELECT value FROM json_each(?))"
 CLAIMED: Final = "SELECT id, task, payload, meta, queue, priority, created_us FROM jobs WHERE number = ?"
+_TASK: Final = KINDS[JobKind.TASK]
 _SUCCEEDED: Final = STATES[JobState.SUCCEEDED]
 _SCHEDULED: Final = STATES[JobState.SCHEDULED]
 
@@ -204,10 +206,12 @@ class ShortWay:
             if fence - first > len(numbers):
                 numbers.extend([None] * (fence - first - len(numbers)))
             numbers.append(row[0] if row[3] == PLAIN else -row[0])
-        lined = [-number for number in numbers if number and number < 0]
         self._con.execute(TAKE, (holder, first, turn, now, as_list(numbers)))
+        lined = [row for row, _ in taken if row[3] == LINED]
         if lined:
-            self._con.execute(HAND_OUT, (as_list(lined),))
+            # Whoever is the head of a line has its place from where it joined.
+            leaving = [(row[12], _TASK, row[10], row[4], row[5], row[1]) for row in lined]
+            self._con.executemany(LEAVE_LINE, leaving)
         if len(self._known) > _KNOWN_MOST:
             self._known.clear()
             self._writes.clear()
