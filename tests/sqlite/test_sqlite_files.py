@@ -6,58 +6,31 @@ import asyncio
 import os
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from random import Random
 from time import perf_counter
 
 import pytest
 from tests.clock import SECOND, VirtualClock
+from tests.sqlite.opened import claim, opened, worker
 
 from selaras._contracts.limits import TOLD_PER_STEP, reap_grace_us
 from selaras._contracts.partition import (
     Enqueued,
     Fill,
     HeartbeatRequest,
-    Instance,
     Invalidation,
     JobFilter,
     ReadRequest,
-    TurnRequest,
 )
 from selaras._core.cache.entry import Hit, Miss
 from selaras._core.errors import NotEncodable, StoreMismatch, StoreUnavailable
-from selaras._core.jobs.job import Attempt, NewJob, Parent, Put
+from selaras._core.jobs.job import NewJob, Parent, Put
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
 from selaras._stores.sqlite import epochs, jobs, plans, writer
 from selaras._stores.sqlite.partition import SqlitePartition
 from selaras._stores.sqlite.store import SqliteStore
-
-
-@asynccontextmanager
-async def opened(path: Path, clock: VirtualClock, partitions: int = 1) -> AsyncIterator[SqlitePartition]:
-    store = SqliteStore(path, clock, partitions=partitions, entropy=Random())
-    await store.open()
-    try:
-        yield store.partitions[0]
-    finally:
-        await store.close()
-
-
-async def worker(partition: SqlitePartition, id: str = "w") -> None:
-    await partition.enroll(Instance(id=id, lease_us=15 * SECOND, queues=("default",)))
-
-
-async def claim(partition: SqlitePartition, number: int = 1, limit: int = 10) -> tuple[Attempt, ...]:
-    reply = await partition.turn(
-        TurnRequest(
-            instance="w", number=number, since=START, queues=("default",), tasks=frozenset({"work"}), limit=limit
-        )
-    )
-    return tuple(Attempt(one.job, one.fence) for one in reply.claims)
-
 
 # -- what is refused
 
