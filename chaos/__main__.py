@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=time.time_ns() // 1_000_000 % 1_000_000_000)
     parser.add_argument("--lossy", action="store_true", help="faults, too, that may lose what the store had answered")
+    parser.add_argument("--host", action="store_true", help="with a memcached beside the processes, which is hurt, too")
     parser.add_argument(
         "--only", action="append", default=[], metavar="KIND", help="only this kind of fault; repeatable"
     )
@@ -38,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name}: left out, no Redis or Valkey server on this machine")
             continue
         seconds = said.seconds + said.minutes * 60 or 60.0
-        plan = Plan(ground=name, seed=said.seed, seconds=seconds, lossy=said.lossy, only=tuple(said.only))
+        plan = Plan(
+            ground=name, seed=said.seed, seconds=seconds, lossy=said.lossy, host=said.host, only=tuple(said.only)
+        )
         folder = Path(tempfile.mkdtemp(prefix=f"selaras-chaos-{name}-{plan.seed}-"))
         print(f"chaos on {name} for {seconds:g} s, seed {plan.seed}", flush=True)
         outcome = Chaos(plan, folder, lambda line: print(f"  {line}", flush=True)).run()

@@ -1,9 +1,12 @@
-"""Waits until every job has ended, reads every row at every level, and prints each job's state: `python -m chaos.drain SECONDS`."""
+"""Waits until every job has ended, or nothing has ended for so long; reads every row at every level, and prints each job's
+state: `python -m chaos.drain SECONDS`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 
 import msgspec
 
@@ -21,14 +24,18 @@ _AT_ONCE = 50
 async def drain(seconds: float) -> dict[str, str]:
     """Return the state of each job that was, or may have been, accepted; "": there is none of that id."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
+    end, before = loop.time() + seconds, -1
     async with app:
         while loop.time() < end:
             try:
-                if not await _unfinished():
-                    break
+                unfinished, finished = await _counts()
             except SelarasError:  # it may still be coming back
-                pass
+                await asyncio.sleep(0.2)
+                continue
+            if not unfinished:
+                break
+            if finished != before:  # a machine that is busy with other things takes its time
+                end, before = loop.time() + seconds, finished
             await asyncio.sleep(0.2)
         for id in range(ITEMS):
             for fresh in ("strict", 0.0, None):
@@ -44,9 +51,13 @@ async def drain(seconds: float) -> dict[str, str]:
         return states
 
 
-async def _unfinished() -> int:
-    queues = await queue_stats(app.process().store)
-    return sum(n for queue in queues for state, n in queue.counts.items() if JobState(state) not in FINAL)
+async def _counts() -> tuple[int, int]:
+    """Return how many jobs have yet to end, and how many have ended."""
+    counts = Counter[bool]()
+    for queue in await queue_stats(app.process().store):
+        for state, number in queue.counts.items():
+            counts[JobState(state) in FINAL] += number
+    return counts[False], counts[True]
 
 
 async def _state(job: str) -> str:

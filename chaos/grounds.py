@@ -17,7 +17,8 @@ from msgspec import Struct
 from tests.redis.proxy import Proxy
 from tests.redis.servers import Cluster, RedisServer, Sentinels
 
-_TMPFS_MIB: Final = 64
+_TMPFS_MIB: Final = 160
+"""Room for a write-ahead log of the greatest length, and a file beside it."""
 
 
 class Ill(Struct, frozen=True):

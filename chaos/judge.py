@@ -56,6 +56,7 @@ class Verdict(Struct, kw_only=True):
     """What came of judging. `stale`: reads that returned less than they had to, whatever the promise."""
 
     reads: int = 0
+    tiers: dict[str, int] = {}
     attempts: int = 0
     accepted: int = 0
     settled: int = 0
@@ -206,6 +207,8 @@ class Judge:
 
     def _read(self, process: str, read: Read, answered: int, told: int) -> None:
         self.verdict.reads += 1
+        tiers = self.verdict.tiers
+        tiers[read.tier or "declared"] = tiers.get(read.tier or "declared", 0) + 1
         commit = self._commits[read.key].get(read.version)
         if read.version != 0 and (commit is None or commit.at > read.at):
             self._breaks("uncommitted", f"{self._say(process, read)}, which was not committed by then")

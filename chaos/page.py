@@ -15,7 +15,7 @@ def page(outcome: Outcome) -> str:
     plan, verdict = outcome.plan, outcome.verdict
     lines = [
         "",
-        f"chaos on {plan.ground}, {plan.seconds:g} s, seed {plan.seed}{', with faults that lose' * plan.lossy}",
+        f"chaos on {plan.ground}, {plan.seconds:g} s, seed {plan.seed}{', with faults that lose' * plan.lossy}{', with a host tier' * plan.host}",
         "",
         f"  faults injected    {sum(outcome.faults.values()):,}: {_counted(outcome.faults)}",
         f"  processes          {outcome.processes:,} in all",
@@ -25,7 +25,7 @@ def page(outcome: Outcome) -> str:
         f"    handed out twice {verdict.twice:,}",
         f"  attempts           {verdict.attempts:,}, of which {verdict.refused:,} were refused at their end",
         f"  flights            {outcome.flights:,}, every plane compared with one plain pass",
-        f"  reads checked      {verdict.reads:,}",
+        f"  reads checked      {verdict.reads:,}: {_counted(verdict.tiers)}",
         f"    stale            {verdict.stale:,}",
         f"  longest recovery   {outcome.recovery_s:.1f} s from the end of a fault to the next end of a job",
         f"  drained            {outcome.drained_s:.1f} s after the last fault",

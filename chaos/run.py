@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from tests.memcached.servers import MemcachedServer
 
 from chaos.fleet import ROOT, Fleet, clocks_jump
 from chaos.grounds import GROUNDS, Act, Ground, Ill
@@ -40,29 +41,36 @@ _SETTINGS: Final = {
     "SELARAS_GRACE": "5s",
     "SELARAS_CONCURRENCY": "30",
 }
-_DRAIN_S: Final = 90.0
+_DRAIN_S: Final = 60.0
+"""So long may no job end while some have yet to: that is ten leases and more. `_DRAIN_MOST_S`: however many end."""
+
+_DRAIN_MOST_S: Final = 900.0
 _START_S: Final = 30.0
 _BETWEEN_STORE_S: Final = 1.0
 
 WORKER: Final = "chaos.worker"
 CLIENT: Final = "chaos.client"
+HOST: Final = "memcached"
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What was asked for. `gap_s`: the mean time between two faults of processes, and between two of the store."""
+    """What was asked for. `host`: the processes share a host tier. `gap_s`: the mean time between two faults of processes,
+    and between two of the store.
+    """
 
     ground: str
     seed: int
     seconds: float
     lossy: bool = False
+    host: bool = False
     gap_s: float = 1.5
     only: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
         """The command that repeats it."""
-        lossy, only = " --lossy" * self.lossy, "".join(f" --only {kind}" for kind in self.only)
-        return f"python -m chaos {self.ground} --seed {self.seed} --seconds {self.seconds:g}{lossy}{only}"
+        options = " --lossy" * self.lossy + " --host" * self.host + "".join(f" --only {kind}" for kind in self.only)
+        return f"python -m chaos {self.ground} --seed {self.seed} --seconds {self.seconds:g}{options}"
 
 
 class Outcome(Struct, kw_only=True):
@@ -98,13 +106,16 @@ class Chaos:
         self._numbers = count()
         self._store_is_ill = False
         self._troubles: list[str] = []
+        self._memcached: MemcachedServer | None = None
         self._ground: Ground = GROUNDS[plan.ground](lossy=plan.lossy)
         self._flights: list[Flight] = [] if plan.lossy else read_flights(year=False)
 
     def run(self) -> Outcome:
         """Do all of it."""
-        with closing(self._ground):
+        with closing(self._ground), ExitStack() as stack:
             url = self._ground.open()
+            if self._plan.host:
+                self._memcached = stack.enter_context(MemcachedServer())
             airline = prepare(self._folder / "airline.db", self._flights, read_models())
             rows = Ledger(self._folder / "rows.db")
             self._environment = self._surroundings(url)
@@ -132,6 +143,7 @@ class Chaos:
             **os.environ,
             **_SETTINGS,
             "SELARAS_URL": url,
+            "SELARAS_HOST_TIER": self._memcached.url if self._memcached else "",
             "SELARAS_DEMO_NAMESPACE": "airline",
             "SELARAS_DEMO_LEDGER": str(self._folder / "airline.db"),
             "CHAOS_FOLDER": str(self._folder),
@@ -221,7 +233,28 @@ class Chaos:
             member.set_clock(self._chance.choice([-86_400, -3_600, -5, 5, 3_600, 86_400]))
             return member.name, Ill(self._chance.uniform(1, 6), lambda: member.set_clock(0))
 
-        return {"kill": kill, "stop": stop, "deploy": deploy, **({"clock": jump} if clocks_jump() else {})}
+        hurts = {"kill": kill, "stop": stop, "deploy": deploy, **({"clock": jump} if clocks_jump() else {})}
+        return hurts | (self._hurts_of(self._memcached) if self._memcached else {})
+
+    def _hurts_of(self, memcached: MemcachedServer) -> dict[str, Callable[[], tuple[str, Ill] | None]]:
+        """What befalls the host tier, one thing at a time."""
+
+        def befalls(do: Callable[[], Ill]) -> Callable[[], tuple[str, Ill] | None]:
+            return lambda: None if any(of == HOST for *_, of, _ in self._heals) else (HOST, do())
+
+        def kill() -> Ill:
+            memcached.kill()
+            return Ill(self._chance.uniform(0, 3), memcached.start)
+
+        def pause() -> Ill:
+            memcached.pause()
+            return Ill(self._chance.uniform(0.5, 3), memcached.resume)
+
+        def flush() -> Ill:
+            memcached.flush()
+            return Ill()
+
+        return {"host-kill": befalls(kill), "host-pause": befalls(pause), "host-flush": befalls(flush)}
 
     def _hurt(self, kind: str, hurts: Mapping[str, object]) -> None:
         hurt: Callable[[], tuple[str, Ill] | None] = hurts[kind]  # type: ignore[assignment]
@@ -272,7 +305,7 @@ class Chaos:
         )
         said = b""
         with asked:
-            while asked.poll() is None and not said and time.monotonic() - began < _DRAIN_S + 30:
+            while asked.poll() is None and not said and time.monotonic() - began < _DRAIN_MOST_S:
                 self._fleet.look()
                 try:
                     said, _ = asked.communicate(timeout=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import which
 
 import pytest
 from chaos.page import page
@@ -11,11 +12,13 @@ from tests.redis.binaries import binary
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("ground", "seconds"), [("sqlite", 10), ("redis", 14)])
-def test_a_fleet_that_is_hurt_keeps_every_promise(ground: str, seconds: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ground", "seconds", "host"), [("sqlite", 10, which("memcached") is not None), ("redis", 14, False)]
+)
+def test_a_fleet_that_is_hurt_keeps_every_promise(ground: str, seconds: float, host: bool, tmp_path: Path) -> None:
     if ground != "sqlite":
         binary()
-    plan = Plan(ground=ground, seed=4711, seconds=seconds, gap_s=1.0)
+    plan = Plan(ground=ground, seed=4711, seconds=seconds, host=host, gap_s=1.0)
 
     outcome = Chaos(plan, tmp_path, print).run()
 
@@ -23,3 +26,4 @@ def test_a_fleet_that_is_hurt_keeps_every_promise(ground: str, seconds: float, t
     assert outcome.verdict.reads > 50
     assert outcome.verdict.settled > 50
     assert sum(outcome.faults.values()) >= 5
+    assert bool(outcome.verdict.tiers.get("host")) == host

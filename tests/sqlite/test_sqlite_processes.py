@@ -15,6 +15,7 @@ from random import Random
 import pytest
 
 from selaras._contracts.partition import HeartbeatRequest, Instance, Invalidation, JobFilter, ReadRequest, TurnRequest
+from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Attempt, Claim, Fate, NewJob, Put, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
@@ -252,6 +253,27 @@ async def test_a_disk_that_is_full_is_said_and_nothing_accepted_is_lost(folder: 
     script = [sys.executable, "-c", FULL, str(folder / "s.db")]
 
     assert await asyncio.to_thread(subprocess.call, script) == 0
+
+
+async def test_a_log_that_has_filled_the_disk_is_copied_and_begins_anew(tmp_path: Path) -> None:
+    """It grew until nothing could be written, and since nothing was written nobody copied it."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "selaras-test", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system may be mounted here")
+    try:
+        store = SqliteStore(tmp_path / "s.db", SystemClock())
+        await store.open()
+        failed = 0
+        for number in range(1_000):  # more than the log has room for, and all of it one row
+            try:
+                await store.partitions[0].enroll(Instance(id="w", lease_us=10**8 + number, queues=("default",)))
+            except StoreUnavailable as error:
+                failed += "the disk is full" in str(error)
+                await asyncio.sleep(0.05)
+        await store.close()
+        assert 0 < failed < 20
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
 # -- bells

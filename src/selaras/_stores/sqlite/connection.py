@@ -148,6 +148,11 @@ def is_broken(error: BaseException) -> bool:
     return name.startswith(("SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_READONLY"))
 
 
+def is_full(error: BaseException) -> bool:
+    """Say whether there was no room on the disk."""
+    return (getattr(error, "sqlite_errorname", "") or "").startswith("SQLITE_FULL")
+
+
 _ADVICE: Final = (
     ("SQLITE_NOTADB", "is not a SQLite database: name another file, or move this one away"),
     ("SQLITE_CORRUPT", "is damaged: restore it from a backup, or move it away to begin anew"),

@@ -25,6 +25,7 @@ from selaras._stores.sqlite.connection import (
     begin,
     begin_at_once,
     is_broken,
+    is_full,
     roll_back,
     translated,
 )
@@ -225,6 +226,8 @@ class Writer:
             if not isinstance(error, Exception):  # the process is being stopped
                 self._fail(batch, StoreUnavailable("the process was interrupted: nothing was done"))
                 raise
+            if is_full(error):  # perhaps by the log itself: once it is copied it begins anew, in the room that it has
+                self._copy_wanted = True
             if is_broken(error):
                 self._file.forget()
                 self._link.drop()
