@@ -10,6 +10,7 @@ from tests.cache.world import World
 
 from selaras._cache.cache import HINT_S
 from selaras._contracts.partition import Invalidation
+from selaras._core.positions import Cursor, News, Pushed
 
 
 @pytest.fixture
@@ -60,6 +61,45 @@ async def test_a_hint_proves_nothing(world: World) -> None:
         p.partition().blind = True
         _ = p.calls
         await p.get()
+        assert p.calls == ["events_since"]
+
+
+async def test_events_that_are_pushed_void_at_once_and_prove_nothing(world: World) -> None:
+    async with world:
+        p, q = await world.process("p"), await world.process("q")
+        await p.get()
+        since, follower = p.cursor(0), p.cache._followers[0]
+        confirmed_ns = follower.confirmed_ns
+        news = await q.partition().invalidate(Invalidation(keys=(world.slot().key,)), since)
+        _ = p.calls
+
+        p.cache.grown(0, news.tail.position, Pushed(since, news))
+
+        assert p.cache.stats()["entries"] == 0
+        assert (p.calls, p.cursor(0)) == ([], news.tail)
+        assert follower.confirmed_ns == confirmed_ns
+
+
+@pytest.mark.parametrize("why", ["it missed some", "another log", "another epoch"])
+async def test_pushed_events_that_do_not_follow_what_is_known_are_asked_for(world: World, why: str) -> None:
+    async with world:
+        p, q = await world.process("p"), await world.process("q")
+        await p.get()
+        since = p.cursor(0)
+        news = await q.partition().invalidate(Invalidation(keys=(world.slot().key,)), since)
+        match why:
+            case "it missed some":
+                pushed = Pushed(Cursor(since.position + 1, since.event_id), news)
+            case "another log":
+                pushed = Pushed(Cursor(since.position, since.event_id + 1), news)
+            case _:
+                pushed = Pushed(since, News(news.tail, news.events, epoch=news.epoch + 1, ids=news.ids))
+        _ = p.calls
+
+        p.cache.grown(0, news.tail.position, pushed)
+        assert p.cache.stats()["entries"] == 1
+        await world.until(lambda: not p.cache.stats()["entries"])
+
         assert p.calls == ["events_since"]
 
 

@@ -12,9 +12,14 @@ from tests.redis.proxy import Proxy
 from tests.redis.servers import Cluster, RedisServer, Sentinels
 
 from selaras import StoreRefused
+from selaras._contracts.partition import Invalidation
+from selaras._core.positions import START, Pushed
 from selaras._stores.redis import ear as ears
+from selaras._stores.redis.address import redis_address
 from selaras._stores.redis.bell import RedisBell
 from selaras._stores.redis.ear import UNKNOWN, Ear
+from selaras._stores.redis.records import PUSHED_MOST
+from selaras._stores.redis.store import RedisStore
 
 
 class Listener:
@@ -26,7 +31,12 @@ class Listener:
         self.world.link.common.on_moved = self.ear.moved
         self.bell: RedisBell = self.ear.make_bell("b1")
         self.told: list[tuple[int, int]] = []
-        self.ear.listen(lambda partition, position: self.told.append((partition, position)))
+        self.pushed: list[Pushed | None] = []
+        self.ear.listen(self._hear)
+
+    def _hear(self, partition: int, position: int, pushed: Pushed | None) -> None:
+        self.told.append((partition, position))
+        self.pushed.append(pushed)
 
     def channel(self, name: str, partition: int = 0) -> str:
         return self.world.link.common.names.key(partition, name)
@@ -75,6 +85,35 @@ async def test_a_log_that_grew_is_told_with_its_position(redis_server: RedisServ
         redis_server.call("PUBLISH", here.channel("news", 1), "17")
 
         await here.until_told((1, 17))
+
+
+@pytest.mark.parametrize("events", [1, 3, PUSHED_MOST, PUSHED_MOST + 1])
+async def test_of_a_log_that_grew_by_little_the_events_are_told(redis_server: RedisServer, events: int) -> None:
+    store, told = RedisStore(redis_address(redis_server.url)), dict[int, Pushed | None]()
+    store.listen(lambda _, position, pushed: told.update({position: pushed}))
+    await store.open()
+    partition = store.partitions[0]
+    async with asyncio.timeout(8):
+        while UNKNOWN not in told:
+            await asyncio.sleep(0.005)
+        since = (await partition.invalidate(Invalidation(("before",)), START)).tail
+        keys = tuple(f"key-{number}" for number in range(events - 1))
+
+        news = await partition.invalidate(Invalidation(keys, tags=("a tag",)), since)
+
+        while news.tail.position not in told:
+            await asyncio.sleep(0.005)
+    assert told[news.tail.position] == (Pushed(since, news) if events <= PUSHED_MOST else None)
+    await store.close()
+
+
+@pytest.mark.parametrize("said", [b"19\n", b"19\nxyz", b"19\n" + bytes(28), b"19\n" + bytes(24) + b"\0\0\0\x01k"])
+async def test_pushed_events_that_cannot_be_read_are_a_hint_without_them(redis_server: RedisServer, said: bytes) -> None:
+    async with listening(redis_server.url) as here:
+        redis_server.call("PUBLISH", here.channel("news"), said)
+
+        await here.until_told((0, 19))
+        assert here.pushed[-1] is None
 
 
 async def test_a_lost_subscription_is_made_anew_and_everybody_looks(redis_server: RedisServer) -> None:

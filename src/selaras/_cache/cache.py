@@ -48,7 +48,7 @@ from selaras._core.cache.packing import unpacked
 from selaras._core.codec import CorruptBytes, checksum
 from selaras._core.errors import StoreUnavailable, WouldDeadlock
 from selaras._core.jobs.job import Settled
-from selaras._core.positions import News, Scope
+from selaras._core.positions import News, Pushed, Scope
 
 
 class _Missing:
@@ -244,11 +244,14 @@ class Cache:
         """Return how far a partition's log is applied here: what the next request of this process says."""
         return self._followers[partition].applied
 
-    def grown(self, partition: int, position: int) -> None:
-        """A log is said to have reached `position` (-1: not known): hear its news soon, so that what they void leaves
-        the local tier. On a running loop.
+    def grown(self, partition: int, position: int, pushed: Pushed | None = None) -> None:
+        """A log is said to have reached `position` (-1: not known): what its news void leaves the local tier now, if they
+        were pushed and follow what is applied, else soon. On a running loop.
         """
-        if not len(self._local) or 0 <= position <= self._followers[partition].applied.position:
+        follower = self._followers[partition]
+        if not len(self._local) or 0 <= position <= follower.applied.position:
+            return
+        if pushed is not None and follower.pushed(pushed):
             return
         waiting = self._hints.get(partition)
         if waiting is None:

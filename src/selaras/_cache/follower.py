@@ -15,7 +15,7 @@ from typing import Final
 
 from selaras._cache.breaker import Breaker
 from selaras._cache.local import LocalEntry, LocalTier
-from selaras._core.positions import START, Cursor, Event, News, Scope
+from selaras._core.positions import START, Cursor, Event, News, Pushed, Scope
 
 INDEX_MOST: Final = 20_000
 """Names whose last event is remembered: a reply that was under way meanwhile is judged by it."""
@@ -81,6 +81,19 @@ class Follower:
             elif news.tail.position > self.applied.position:
                 self._apply(news)
             self.confirmed_ns = max(self.confirmed_ns, sent_ns)
+            return True
+
+    def pushed(self, pushed: Pushed) -> bool:
+        """Apply events that were pushed, if they are the next. They show no end of the log: `confirmed` stays (P2).
+
+        Returns whether all that they speak against has left the local tier.
+        """
+        if pushed.since != self.applied:
+            return False
+        with self._local.lock:
+            if pushed.since != self.applied or pushed.news.epoch != self.epoch:
+                return False
+            self._apply(pushed.news)
             return True
 
     def confirm(self, tail: Cursor, sent_ns: int) -> bool:

@@ -54,3 +54,14 @@ class News(Struct, frozen=True):
     reset: bool = False
     epoch: int = 0
     ids: tuple[int, ...] = ()
+
+
+class Pushed(Struct, frozen=True):
+    """What a store said of its own accord of a log's new events. A hint: it may be lost, or be old; it proves nothing.
+
+    Attributes:
+        since: what the events follow. news: all of them, and never `reset`.
+    """
+
+    since: Cursor
+    news: News

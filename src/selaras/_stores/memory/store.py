@@ -9,6 +9,7 @@ from random import Random
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest
 from selaras._contracts.store import Bell, Pulse
+from selaras._core.positions import Pushed
 from selaras._stores.memory.partition import MemoryPartition
 from selaras._stores.waiters import Waiters
 
@@ -41,7 +42,7 @@ class MemoryStore:
         self._bells[bell.address] = bell
         return bell
 
-    def listen(self, told: Callable[[int, int], None]) -> None:
+    def listen(self, told: Callable[[int, int, Pushed | None], None]) -> None:
         """Whoever reads looks at the tail itself."""
 
     def _ring(self, address: str) -> None:

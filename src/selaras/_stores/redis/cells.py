@@ -34,7 +34,7 @@ from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Stan
 from selaras._core.cache.floors import PerKey
 from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Put, Refusal
-from selaras._core.positions import START, Cursor, Event, News, Scope
+from selaras._core.positions import START, Cursor, Event, News, Pushed, Scope
 from selaras._stores.redis.caller import Caller, raw
 from selaras._stores.redis.errors import meaning_of, told
 from selaras._stores.redis.gathered import Call, Gathered, Replies
@@ -60,6 +60,8 @@ _SLACK_MS: Final = 10_000
 
 _CURSOR: Final = Struct(">dd")  # as events begin
 _EPOCH: Final = Struct(">d")  # as the ledger begins
+_PUSHED: Final = Struct(">ddd")  # what the events follow, and their epoch
+_SIZE: Final = Struct(">I")
 _ROW: Final = Struct(">16sddI8s")  # stamp, position, until_us | size, id of the value
 _TAIL: Final = Struct(">I8s")
 _STORED: Final = 5  # where news tell what was stored
@@ -168,6 +170,22 @@ def _later(tail: Cursor, told: list[bytes], since: Cursor, epoch: int) -> News |
     if events and not since.position < min(event.position for event in events) <= tail.position:
         return None
     return News(tail, tuple(events), epoch=epoch, ids=tuple(ids))
+
+
+def decode_pushed(said: bytes) -> Pushed | None:
+    """Read events as scripts push them; None if they were written over."""
+    try:
+        position, event_id, epoch = _PUSHED.unpack_from(said)
+        since, events, at = Cursor(int(position), int(event_id)), [b""], _PUSHED.size
+        while at < len(said):
+            first = at + _SIZE.size
+            at = first + _SIZE.unpack_from(said, at)[0]
+            events.append(said[first:at])
+        position, event_id = _CURSOR.unpack_from(events[-1])
+    except DAMAGED:
+        return None
+    news = _later(Cursor(int(position), int(event_id)), events, since, int(epoch))
+    return Pushed(since, news) if news is not None and since.position + len(events) - 1 == position else None
 
 
 def _news_of(ledger: bytes, told: list[bytes], since: Cursor) -> News | None:

@@ -20,8 +20,10 @@ from typing import Any, Final
 
 from selaras._core.errors import StoreRefused, StoreUnavailable
 from selaras._core.jobs.retry import Backoff
+from selaras._core.positions import Pushed
 from selaras._stores.redis.address import Endpoint
 from selaras._stores.redis.bell import RedisBell
+from selaras._stores.redis.cells import decode_pushed
 from selaras._stores.redis.dialling import dial
 from selaras._stores.redis.errors import Meaning, meaning_of, told
 from selaras._stores.redis.lines import Common, Lines
@@ -38,8 +40,8 @@ UNKNOWN: Final = -1
 
 AGAIN: Final = Backoff(first_us=50_000, most_us=2_000_000)
 
-Told = Callable[[int, int], None]
-"""Told of a partition and the position its log has reached, or UNKNOWN; on a running loop."""
+Told = Callable[[int, int, Pushed | None], None]
+"""Told of a partition and the position its log has reached, or UNKNOWN, and of the new events; on a running loop."""
 
 _MESSAGES: Final = (b"message", b"smessage")
 
@@ -135,7 +137,7 @@ class Ear:
     def heard(self, partition: int, name: str, said: bytes) -> None:
         """Pass on what was said on a channel."""
         if name == "news":
-            self._tell(partition, int(said) if said.isdigit() else UNKNOWN)
+            self._tell(partition, *_news_of(said))
         elif (bell := self._bells.get(name.removeprefix("bell:"))) is not None:
             bell.ring()
 
@@ -145,9 +147,17 @@ class Ear:
             bell.ring()
         self._tell(partition, UNKNOWN)
 
-    def _tell(self, partition: int, position: int) -> None:
+    def _tell(self, partition: int, position: int, pushed: Pushed | None = None) -> None:
         for listener in self._told:
-            listener(partition, position)
+            listener(partition, position, pushed)
+
+
+def _news_of(said: bytes) -> tuple[int, Pushed | None]:
+    """Read what was said of a log: its position, and perhaps its new events."""
+    position, _, events = said.partition(b"\n")
+    if not position.isdigit():
+        return UNKNOWN, None
+    return int(position), decode_pushed(events) if events else None
 
 
 class _Hearing:

@@ -37,6 +37,9 @@ LOOKED_AT: Final = 20
 MENDED_AT_ONCE: Final = 200
 """Jobs or lines that one round of housekeeping looks at: as a rule, and once something was met that was written over."""
 
+PUSHED_MOST: Final = 16
+"""Events that are said where a log's growth is: of more, only that there are."""
+
 Pairs = list[tuple[str, Any]]
 """(name, value) for some names."""
 

@@ -421,7 +421,7 @@ def constants(group: str) -> Mapping[str, str]:
     if group == "LIMIT":
         return {name: str(value) for name, value in vars(limits).items() if isinstance(value, int)} | {
             name: str(getattr(records, name))
-            for name in ("PAGE", "MENDED_LEASE_US", "MENDED_AT_ONCE", "LOOKED_AT", "ARRANGED_AT_ONCE")
+            for name in ("PAGE", "MENDED_LEASE_US", "MENDED_AT_ONCE", "LOOKED_AT", "ARRANGED_AT_ONCE", "PUSHED_MOST")
         }
     if group == "STATE":
         return {state.name: str(code) for state, code in STATES.items()}

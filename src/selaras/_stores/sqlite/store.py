@@ -12,6 +12,7 @@ from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest
 from selaras._contracts.store import Bell, Pulse
 from selaras._core.errors import StoreUnavailable
+from selaras._core.positions import Pushed
 from selaras._stores.sqlite.bell import Ringer
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.partition import PartitionPulse, SqlitePartition
@@ -73,7 +74,7 @@ class SqliteStore:
         """See `Store`."""
         return self._ringer.make(self._signs_of_news)
 
-    def listen(self, told: Callable[[int, int], None]) -> None:
+    def listen(self, told: Callable[[int, int, Pushed | None], None]) -> None:
         """Whoever reads looks at the tail itself."""
 
     def _signs_of_news(self) -> object:

@@ -13,7 +13,7 @@ local events -- those of this script
 
 local function log_flush()
     call_many('RPUSH', K.log, events)
-    events = nil
+    appended, events = events, nil
 end
 
 -- Void `name`, for everybody, from here on.

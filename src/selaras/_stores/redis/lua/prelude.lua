@@ -19,7 +19,7 @@ end
 if not ledger and SCRIPT ~= 'greet' then
     return redis.error_reply('SELARASGONE the partition is not there: it was never opened, or its server lost its memory')
 end
-local OLD_POSITION = M.position
+local OLD_POSITION, OLD_ID = M.position, M.event_id
 
 local NOW = tonumber(ARGV[1])
 if NOW == 0 then
@@ -32,7 +32,7 @@ end
 
 local SINCE_POSITION, SINCE_ID = tonumber(ARGV[3]), tonumber(ARGV[4])
 local REQ = ARGV[5] and cmsgpack.unpack(ARGV[5])
-local news -- of the log, for scripts that use it
+local news, appended -- of the log, for scripts that use it: what came after a cursor; the events of this script
 
 -- Returns the next fence, token, stamp or effect id: 16 hexadecimal digits that sort as text (P15).
 local function next_counter()
@@ -355,7 +355,14 @@ local function finish(...)
             publish('bell:' .. bells[i], '')
         end
         if M.position ~= OLD_POSITION then
-            publish('news', string.format('%.0f', M.position))
+            local said = { string.format('%.0f', M.position) }
+            if #appended <= LIMIT.PUSHED_MOST then -- who has heard all before them need not ask
+                said[2] = '\n' .. struct.pack('>ddd', OLD_POSITION, OLD_ID, M.epoch)
+                for i = 1, #appended do
+                    said[i + 2] = sized(appended[i])
+                end
+            end
+            publish('news', table.concat(said))
         end
     end
     if news then
