@@ -19,7 +19,7 @@ Fault = Literal[
     "cut",  # a process is cut off from the store for a while
     "outage",  # the store answers nobody for a while
     "bells",  # rings are lost, late or doubled
-    "hints",  # a log's growth is told late, twice, or for nothing
+    "hints",  # a log's growth is told late, twice, or for nothing, with its events or without
     "trim",  # the log keeps a few events only
     "evict",  # the shared tier drops entries by itself; the local ones have room for two
     "forget",  # the store comes back without its last events and entries, in a new epoch

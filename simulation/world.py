@@ -27,7 +27,7 @@ from selaras._core.events import SettleRefused, Trouble, WorkerEvent
 from selaras._core.jobs.job import Attempt, Fate as JobFate, JobRecord
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.states import JobState
-from selaras._core.positions import Scope
+from selaras._core.positions import START, Cursor, News, Pushed, Scope
 from selaras._core.routing import partition_of
 from selaras._stores.memory import log as memory_log
 from selaras._stores.memory.store import MemoryStore
@@ -163,7 +163,8 @@ class Node:
         self.chance = chance_of(self.plan.seed, self.name)
         self.lane = Lane(world.loop, self.name)
         self.clock = SimulatedClock(world.loop)
-        self.hints: list[Callable[[int, int], None]] = []
+        self.hints: list[Callable[[int, int, Pushed | None], None]] = []
+        self.cursor: Callable[[int], Cursor] = lambda _: START
         self.worker: Any = None
         self.cache: Cache | None = None
         self.leaving = False
@@ -210,6 +211,7 @@ class Node:
         )
         self.cache = process.cache
         hear_audits(process.cache, self._audited)
+        self.cursor = process.cache.cursor
         with program.processes.standing_in(process):
             await self._open(process)
             if self.role == "worker":
@@ -299,10 +301,13 @@ class Node:
         lane.freeze(threads=threads)
         self.world.loop.outside_later(seconds, lambda: lane.thaw(threads=threads))
 
-    def hint(self, partition: int, position: int) -> None:
-        """Be told of a log's growth."""
+    def hint(self, partition: int, position: int, news: Callable[[Cursor], News] | None = None) -> None:
+        """Be told of a log's growth. `news`: with what came after all that is applied here."""
+        since = self.cursor(partition)
+        events = news(since) if news is not None else News(since)
+        pushed = Pushed(since, events) if events.events else None
         for told in self.hints:
-            self.lane.main.push(Step(told, (partition, position), self.lane.context.copy(), self.lane.main))
+            self.lane.main.push(Step(told, (partition, position, pushed), self.lane.context.copy(), self.lane.main))
 
     def leave(self) -> None:
         """Be told to end in order, as by SIGTERM."""
@@ -621,7 +626,9 @@ class World:
         partition = self.chance.choice(self._partitions)
         node = self.chance.choice(list(self.nodes.values()))
         tail = partition.tail_now().position
-        node.hint(partition.index, self.chance.choice([-1, tail, max(0, tail - 1), tail + 1]))
+        position = self.chance.choice([-1, tail, max(0, tail - 1), tail + 1])
+        pushes = self.plan.store == "memory" and position == tail
+        node.hint(partition.index, position, (lambda since: at_once(partition.events_since(since))) if pushes else None)
 
     def _heal(self) -> None:
         self.healed = True

@@ -108,7 +108,9 @@ async def test_of_a_log_that_grew_by_little_the_events_are_told(redis_server: Re
 
 
 @pytest.mark.parametrize("said", [b"19\n", b"19\nxyz", b"19\n" + bytes(28), b"19\n" + bytes(24) + b"\0\0\0\x01k"])
-async def test_pushed_events_that_cannot_be_read_are_a_hint_without_them(redis_server: RedisServer, said: bytes) -> None:
+async def test_pushed_events_that_cannot_be_read_are_a_hint_without_them(
+    redis_server: RedisServer, said: bytes
+) -> None:
     async with listening(redis_server.url) as here:
         redis_server.call("PUBLISH", here.channel("news"), said)
 

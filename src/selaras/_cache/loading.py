@@ -47,7 +47,7 @@ T = TypeVar("T")
 LOADS_AT_ONCE: Final = 32
 """Loads of one batch that run at a time where a family has no batch loader."""
 
-_PAUSE_US_FIRST = 2_000
+_PAUSE_US_FIRST = 1_000
 _PAUSE_US_MOST = 100_000
 _REPAIRS_MOST = 3  # an entry that is corrupt again and again is not worth more trips
 _LATE_PAUSE_US = 5_000
@@ -164,7 +164,7 @@ class Loading:
             # One microsecond beyond the shortest token's end, so that it has ended when it is looked at.
             pause_us = min(pause_us, min(wait_us for _, wait_us in busy) + 1)
             await self._pause(pause_us, [flight for flight, _ in busy])
-            pause_us = min(pause_us * 2, _PAUSE_US_MOST)
+            pause_us = min(pause_us * 3 // 2, _PAUSE_US_MOST)
             permits, busy = await self._look([flight for flight, _ in busy], patient=self._instant() < deadline)
             if permits:
                 group.create_task(self._load(permits))
