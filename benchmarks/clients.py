@@ -44,8 +44,8 @@ class Script(NamedTuple):
     keys: tuple[str, ...] = ("count",)
 
 
-async def ours(url: str) -> Connected:
-    """Our own connection."""
+def link_to(url: str) -> Any:
+    """Return our own connection to a server."""
     from selaras._stores.redis.address import Names, redis_address
     from selaras._stores.redis.lines import Common
     from selaras._stores.redis.link import Link
@@ -55,8 +55,12 @@ async def ours(url: str) -> Connected:
         """Nothing is needed."""
 
     address, names = redis_address(url), Names("selaras-bench")
-    link = Link(Common(address, names, topology_of(address, names, 1), 1, Random(), greet))
-    script = Script()
+    return Link(Common(address, names, topology_of(address, names, 1), 1, Random(), greet))
+
+
+async def ours(url: str) -> Connected:
+    """Our own connection."""
+    link, script = link_to(url), Script()
 
     async def pipeline(count: int) -> None:
         await link.pipeline(0, [("EVALSHA", SHA, 1, KEY)] * count)

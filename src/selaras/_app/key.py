@@ -82,7 +82,8 @@ class Key(Generic[V]):
     async def get(self, fresh: Fresh | None = None) -> V:
         """Read through. Inside a job no level goes below "causal"."""
         process = self._program.process()
-        await process.open()
+        if not process.opened:
+            await process.open()
         value: V = await process.cache.get(self.slot, None if fresh is None else level_of(fresh))
         return value
 

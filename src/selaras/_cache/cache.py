@@ -433,7 +433,17 @@ class Cache:
     async def get(self, slot: Slot, fresh: Level | None = None) -> Any:
         """Read through. Inside a job no level goes below causal."""
         value = self.hit(slot, fresh)
-        return value if value is not MISSING else (await self.read(slot, fresh)).value
+        if value is not MISSING:
+            return value
+        if SESSION.get() is not None or self.host is not None or self._local.find(slot.key) is not None:
+            return (await self.read(slot, fresh)).value
+        # Nothing is near and nobody's own, and nobody asks where it came from: most misses are such.
+        self._families[slot.family.name] = slot.family
+        outcome = await self._far(slot, self._need(slot.family, fresh, None), fresh, None)
+        try:
+            return outcome.take(slot.family)
+        except Alone:
+            return await self._load_alone(slot)
 
     async def read(self, slot: Slot, fresh: Level | None = None) -> Reading:
         """Read through, and say where the value came from."""
@@ -462,6 +472,10 @@ class Cache:
         if session is not None and session.in_transaction() and slot.family.version is None:
             return await self._read_in_transaction(slot)
         self._check_not_its_own(slot, session)
+        return await self._reading(slot, await self._far(slot, need, fresh, session))
+
+    async def _far(self, slot: Slot, need: Need, fresh: Level | None, session: Session | None) -> Outcome:
+        """Read what no tier at hand has."""
         if session is None and slot.family.stale_us and _may_be_stale(slot.family, fresh):
             outcome, joined = await self._ride_or_stale(slot, need)
         elif session is None or session.turns is None:
@@ -470,7 +484,7 @@ class Cache:
             async with session.waiting():
                 outcome, joined = await self._flights().ride(slot, need, self._join_floor)
         slot.family.counts.joined += joined
-        return await self._reading(slot, outcome)
+        return outcome
 
     async def _ride_or_stale(self, slot: Slot, need: Need) -> tuple[Outcome, bool]:
         """Read one key for somebody who may be given a value past its ttl: at once while it is loaded anew, or if the

@@ -87,7 +87,7 @@ class Family:
         soft_timeout_us: a read that may have a stale value waits for the loader no longer. 0: for ever.
         hard_timeout_us: a load that takes longer is an error. 0: none is.
         stale_if_error_us, stale_while_revalidate_us: how long past its ttl a value may be served, to reads outside of
-            jobs that need neither `strict` nor `causal` (RFC 5861).
+            jobs that need neither `strict` nor `causal` (RFC 5861). `stale_us`: at the most.
         fallback_loads: of its loads, how many run at once in a process while the store does not answer.
         local, host, shared_tier: the tiers that may hold its values.
         during_write: "load": while somebody writes a key it is read from the datastore. "serve": the old value is
@@ -129,11 +129,13 @@ class Family:
     compress_threshold: int = 0
     audit: float = 0.0
     load_us: int = 0
+    stale_us: int = field(init=False)
     counts: Counts = field(default_factory=Counts)
     audit_at: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.audit_at = 0 if self.audit else _UNAUDITED
+        self.stale_us = max(self.stale_if_error_us, self.stale_while_revalidate_us)
 
     def lease_us(self) -> int:
         """Return how long a token must live: as long as loads of this family take, and some."""
@@ -152,11 +154,6 @@ class Family:
     def adapts(self, value: Any) -> Adaptive | None:
         """Return the rule of this value's ttl, if it follows its key's changes."""
         return self.adaptive if value is not None or self.adaptive_none else None
-
-    @property
-    def stale_us(self) -> int:
-        """How long past its ttl a value may be served at the most."""
-        return max(self.stale_if_error_us, self.stale_while_revalidate_us)
 
     def late_us(self, ttl_us: int) -> int:
         """Return how long past its ttl a value is kept: to be served, or to be compared with the next one."""

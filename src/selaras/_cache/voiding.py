@@ -186,9 +186,13 @@ class Voiding:
                     *closed.get(index, ()),
                 ),
             )
+        done: Sequence[BaseException | None] = ()
         try:
-            # All are tried even if one fails: the more is voided the better.
-            done = await asyncio.gather(*(self._void_at(i, n) for i, n in names.items()), return_exceptions=True)
+            if len(names) == 1:
+                await self._void_at(*names.popitem())
+            else:
+                # All are tried even if one fails: the more is voided the better.
+                done = await asyncio.gather(*(self._void_at(i, n) for i, n in names.items()), return_exceptions=True)
         finally:
             self._drop(slot.key for slot in slots)
             if tags or families:
