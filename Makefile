@@ -17,7 +17,9 @@ BIN := $(VENV)/bin
 .PHONY: help demo test check fix bench races sim chaos model requirements
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1mmake %-6s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@bold= plain=; if [ -t 1 ] && [ -z "$${NO_COLOR-}" ]; then bold=$$(printf '\033[1m') plain=$$(printf '\033[0m'); fi; \
+	awk -F ':.*## ' -v bold="$$bold" -v plain="$$plain" \
+		'/^[a-z]+:.*## / { printf "  %smake %-6s%s %s\n", bold, $$1, plain, $$2 }' $(MAKEFILE_LIST)
 	@printf '\n  ARGS="..." is handed on, as in: make demo ARGS="--kill" · make test ARGS="-k fence"\n'
 
 demo: $(VENV)/.ready-run ## Run January 2013's flights through two workers, and check every plane

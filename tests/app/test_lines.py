@@ -180,6 +180,25 @@ async def test_a_lock_that_was_given_up_frees_its_place(app: Selaras) -> None:
         assert lock.fence
 
 
+async def test_locks_taken_in_two_orders_are_told_of(
+    app: Selaras, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selaras._app.lines._CROSSED_NS", 50_000_000)
+    both = asyncio.Barrier(2)
+
+    async def take(first: str, second: str) -> None:
+        async with app.lock(first):
+            await both.wait()
+            async with app.lock(second, timeout=0.3):
+                pass
+
+    ends = await asyncio.gather(take("a", "b"), take("b", "a"), return_exceptions=True)
+
+    assert any(isinstance(one, TimeoutError) for one in ends)
+    assert "the lock 'b' has been waited for" in caplog.text
+    assert "while the line 'a' is held here" in caplog.text
+
+
 async def _enter(app: Selaras, line: str) -> None:
     # In a context without the outer lock, as another program would be.
     from selaras._app.lines import HELD

@@ -26,6 +26,8 @@ _ASK_LEAST_S: Final = 0.001
 _ASK_MOST_S: Final = 0.05
 """A lock that was granted must be fetched within seconds, and costs its line this much at most."""
 _GROWTH: Final = 1.5
+_CROSSED_NS: Final = 10_000_000_000
+"""Waiting so long for a line with another in hand: whoever has it may wait for that one."""
 
 
 class Hold:
@@ -131,8 +133,19 @@ class Lock:
         pause_s = _ASK_LEAST_S
         partition = process.store.partitions[home]
         holder = await process.holder(self._lease_us)
+        began_ns = process.clock.instant_ns()
+        held = list(HELD.get() or ())
         try:
             while True:
+                if held and process.clock.instant_ns() - began_ns > _CROSSED_NS:
+                    _log.warning(
+                        "the lock %r has been waited for %d s while %s held here: if whoever has it waits for that, neither "
+                        "goes on; take lines in one order everywhere, or give app.lock() a timeout=",
+                        self.name,
+                        _CROSSED_NS // 1_000_000_000,
+                        f"the line {held[0]!r} is" if len(held) == 1 else f"the lines {', '.join(map(repr, held))} are",
+                    )
+                    held = []
                 holder.asks(home, job.id)
                 sent_ns = process.clock.instant_ns()
                 grant = await partition.acquire(holder.instance.id, job, process.since(home))
