@@ -255,6 +255,19 @@ def test_bytes_that_nobody_wrote_are_shown_as_such(shell: Shell, line: Line) -> 
     assert line("jobs").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("jobs", "list", "--json"), ("jobs", "retry", "--failed"), ("jobs", "purge", "--state", "failed", "--yes")],
+)
+def test_whoever_names_a_queue_that_is_none_is_told(shell: Shell, line: Line, command: tuple[str, ...]) -> None:
+    shell.enqueue("odd.call(1)")
+
+    done = line(*command, "-A", "shop:app", "--queue", "mial")
+
+    assert done.exit_code == 0
+    assert "there is no queue 'mial'; did you mean 'mail'?" in done.stderr
+
+
 def test_a_list_of_a_name_that_is_none_says_so(shell: Shell, line: Line) -> None:
     shell.enqueue("odd.call(1)")
 

@@ -88,8 +88,8 @@ async def list_(
     else:
         rows = [_row(target, job) for job in listing.jobs]
         print_table(("ID", "STATE", "TASK", "QUEUE", "AGE", "ATTEMPT", "NOTE"), rows, empty="no such jobs")
-        if not rows:
-            await _doubt(target, queue, task)
+    if not listing.jobs:
+        await _doubt(target, queue, task)
     if listing.more:
         more = "--limit shows more" if limit < _LIST_MOST else "--state, -q and -t show others"
         click.echo(f"the newest {limit} are shown; {more}", err=True)
@@ -146,6 +146,8 @@ async def retry(target: Target, ids: Sequence[str], all_failed: bool, queue: str
         ids = [found.job.id async for found in every_job(target.store, which)]
     done = [await _retry(target, id) for id in ids]
     _report(done, as_json=as_json, nothing="no failed jobs")
+    if not done:
+        await _doubt(target, queue, task)
 
 
 @jobs.command("cancel")
@@ -180,6 +182,8 @@ async def purge(target: Target, states: Sequence[str], queue: str, yes: bool, as
         print_json({"purged": count})
     else:
         click.echo(f"{counted(count, 'job')} deleted")
+    if not count:
+        await _doubt(target, queue, "")
 
 
 async def _is_agreed(target: Target, states: Sequence[str], queue: str) -> bool:
