@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -179,6 +180,24 @@ def test_a_store_that_cannot_be_used_is_refused_in_words(url: str, said: str) ->
     assert said in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert "Traceback" not in ended.stderr
+
+
+def test_one_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "selaras", "demo", "--flights", "20000"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    assert demo.stdout is not None
+    with demo.stdout:
+        assert any("of 20,000 flights" in line for line in demo.stdout)  # it is at work
+        assert list(tmp_path.iterdir())
+        demo.terminate()
+        assert demo.wait(60) == 128 + signal.SIGTERM
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_a_worker_that_is_at_work_is_killed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import os
 import secrets
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -91,6 +92,8 @@ def demo(year: bool, workers: int, naive: bool, kill: bool, url: str, flights: i
             outcome = asyncio.run(_run(plan, Path(directory), None if as_json else console))
         except CrewFailed as error:
             raise click.ClickException(str(error)) from error
+        except asyncio.CancelledError:
+            raise SystemExit(128 + signal.SIGTERM) from None
     if as_json:
         click.echo(msgspec.json.encode(_object(outcome)))
     else:
@@ -100,6 +103,9 @@ def demo(year: bool, workers: int, naive: bool, kill: bool, url: str, flights: i
 
 
 async def _run(plan: Plan, directory: Path, console: Console | None) -> Outcome:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # nothing is left behind
     flights = read_flights(year=plan.year)[: plan.flights or None]
     books = prepare(directory / "ledger.db", flights, read_models())
     (directory / "gauges").mkdir()
