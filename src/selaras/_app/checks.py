@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -22,7 +21,9 @@ def known(said: Mapping[str, object], options: type, *, where: str) -> None:
     names = options.__annotations__
     for name in said:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names))}"
             raise TypeError(f"{where} has no option {name!r}; {hint}")
 

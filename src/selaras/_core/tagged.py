@@ -16,7 +16,6 @@ from decimal import Decimal
 from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from msgspec.msgpack import Ext
@@ -201,13 +200,17 @@ def _offset_us(value: datetime | time) -> int | None:
 
 def _check_zone(value: datetime | time) -> None:
     zone = value.tzinfo
-    if zone is None or type(zone) in (timezone, ZoneInfo):
+    if zone is None or type(zone) is timezone or _zone_name(zone) is not None:
         return
     if type(value) is time or value.utcoffset() is None:
         raise Refused(f"has the time zone {_short(zone)}, which would not come back: use zoneinfo or a fixed offset")
 
 
 def _zone_name(zone: tzinfo | None) -> str | None:
+    if zone is None or type(zone) is timezone:
+        return None
+    from zoneinfo import ZoneInfo  # few programs keep such times, and every program imports this
+
     return zone.key if isinstance(zone, ZoneInfo) else None
 
 
@@ -231,6 +234,8 @@ def _to_time(text: str, fold: int, offset_us: int | None, zone: str | None) -> t
 
 def _zone(offset_us: int | None, name: str | None) -> tzinfo | None:
     if name is not None:
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
         try:
             return ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import quote
 from uuid import UUID
@@ -38,7 +37,13 @@ def shortened(text: str) -> str:
     if len(text) <= TEXT_MOST:
         return text
     # `!` stands in no other place, so a digest is never mistaken for a text that was short enough.
-    return f"{text[:80]}!{blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()}"
+    return f"{text[:80]}!{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    from hashlib import blake2b  # few keys need it, and every program imports this
+
+    return blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def is_shortened(text: str) -> bool:
@@ -71,7 +76,7 @@ def written(value: Any) -> str:
         return ("s(" if kind is set else "f(") + ",".join(sorted(map(written, value))) + ")"
     if kind is Hidden:
         # A secret in a key would be shown wherever keys are.
-        return "#" + blake2b(written(value.data).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+        return "#" + _digest(written(value.data))
     if kind is bool:
         return _bool(value)
     return f"{kind.__name__}({_BARE[kind](value)})"
