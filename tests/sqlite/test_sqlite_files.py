@@ -28,7 +28,7 @@ from selaras._core.errors import NotEncodable, StoreMismatch, StoreUnavailable
 from selaras._core.jobs.job import NewJob, Parent, Put
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
-from selaras._stores.sqlite import epochs, jobs, plans, writer
+from selaras._stores.sqlite import epochs, lines, plans, writer
 from selaras._stores.sqlite.partition import SqlitePartition
 from selaras._stores.sqlite.store import SqliteStore
 
@@ -431,10 +431,10 @@ async def test_the_next_in_a_long_line_is_found_in_a_few_steps(folder: Path, clo
 
         con.set_progress_handler(count, 1)
         for statement, given in (
-            (jobs.NEXT_KIND, ("l", -1, "000000")),
-            (jobs.NEXT_QUEUE, ("l", 0, "default", "000000")),
-            (jobs.LINES_AHEAD, ('["l"]',)),
-            (jobs.MIXED_LINES, ()),
+            (lines.NEXT_KIND, ("l", -1, "000000")),
+            (lines.NEXT_QUEUE, ("l", 0, "default", "000000")),
+            (lines.LINES_AHEAD, ('["l"]',)),
+            (lines.MIXED_LINES, ()),
         ):
             steps[0] = 0
             con.execute(statement, given).fetchall()

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from threading import Lock
 from time import sleep
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
 import msgspec
@@ -112,6 +112,14 @@ def _patiently(step: Callable[[], object], patience_s: float) -> None:
         sleep(nap)
         waited += nap
         pause = min(pause * 1.5, _SPIN_MOST_S)
+
+
+def run_each(con: Connection, statement: str, values: list[tuple[Any, ...]]) -> None:
+    """Run a statement for each of these values."""
+    if len(values) == 1:
+        con.execute(statement, values[0])
+    elif values:
+        con.executemany(statement, values)
 
 
 def roll_back(con: Connection) -> None:

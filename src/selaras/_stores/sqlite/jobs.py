@@ -1,7 +1,6 @@
 """The jobs of one partition: admission, lines, and what the end of an attempt sets in motion.
 
-Rows are read once in a verb, changed in memory, and written back before a statement that selects by what they
-hold (`flush`).
+This decides; what it decides about is kept by `JobTable`, `Lines` and `Cells`.
 """
 
 from __future__ import annotations
@@ -56,7 +55,9 @@ from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.cells import Cells
-from selaras._stores.sqlite.connection import Connection, as_list
+from selaras._stores.sqlite.connection import Connection
+from selaras._stores.sqlite.lanes import ENTER_LANE
+from selaras._stores.sqlite.lines import Lines
 from selaras._stores.sqlite.log import Log
 from selaras._stores.sqlite.rows import Row
 from selaras._stores.sqlite.schema import (
@@ -69,6 +70,7 @@ from selaras._stores.sqlite.schema import (
     STATES,
     among,
 )
+from selaras._stores.sqlite.table import JobTable
 
 DUE: Final = f"SELECT number, id, way, queue, priority FROM jobs WHERE {IS_SCHEDULED} AND due_us <= ? ORDER BY due_us, number LIMIT ?"
 NEXT_DUE: Final = f"SELECT due_us FROM jobs WHERE {IS_SCHEDULED} ORDER BY due_us LIMIT 1"
@@ -91,45 +93,7 @@ UNROUTABLE: Final = """
 """
 ASKED: Final = "SELECT id FROM jobs WHERE asker = ? AND asker <> '' AND created_us < ? ORDER BY number"
 FAR: Final = "SELECT id FROM jobs WHERE registered_us > 0 AND registered_us <= ? ORDER BY registered_us, number LIMIT ?"
-ENTER_LANE: Final = "INSERT INTO ready VALUES (?, ?, ?, ?)"
 _TAKEN: Final = "SELECT 1 FROM ready WHERE lane = ? AND priority = ? AND place = ?"
-LEAVE_LANE: Final = "DELETE FROM ready WHERE lane = ? AND priority = ? AND place = ?"
-JOIN_LINE: Final = "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?)"
-LEAVE_LINE: Final = (
-    "DELETE FROM members WHERE line = ? AND kind = ? AND queue = ? AND priority = ? AND joined = ? AND id = ?"
-)
-_IN_ORDER: Final = "ORDER BY kind, queue, priority DESC, joined, id"
-_FIRST: Final = "SELECT kind, queue, priority, joined, id FROM members WHERE line = ?"
-NEXT_QUEUE: Final = f"{_FIRST} AND kind = ? AND queue > ? AND id <> ? {_IN_ORDER} LIMIT 1"
-NEXT_KIND: Final = f"{_FIRST} AND kind > ? AND id <> ? {_IN_ORDER} LIMIT 1"
-"""The head of those of one line that wait in the next queue, of the same kind or of the next: a seek, however long the line
-is.
-"""
-
-_QUEUE_IN_LINE: Final = "SELECT kind || queue FROM members WHERE line = l.name ORDER BY"
-_IS_MIXED: Final = f"(({_QUEUE_IN_LINE} kind, queue LIMIT 1) IS NOT ({_QUEUE_IN_LINE} kind DESC, queue DESC LIMIT 1))"
-NEXT_MOST: Final = 8
-"""So many of those that come next in a line are read ahead."""
-
-LINES_AHEAD: Final = f"""
-    SELECT l.name, l.holder, l.head, l.ready_us, {_IS_MIXED}, (
-        SELECT json_group_array(json_array(id, number, kind, queue, lane, priority, joined)) FROM (
-            SELECT *, (SELECT lane FROM jobs WHERE number = members.number) AS lane
-            FROM members WHERE line = l.name {_IN_ORDER} LIMIT {NEXT_MOST}
-        )
-    )
-    FROM json_each(?) AS k CROSS JOIN lines AS l ON l.name = k.value
-"""
-"""Lines, each with the first of those that wait, and whether they wait in several queues."""
-
-MIXED_LINES: Final = f"""
-    SELECT l.name FROM lines AS l WHERE l.holder = '' AND l.head <> '' AND {_IS_MIXED} ORDER BY l.name
-"""
-"""Lines whose head depends on which queues are served; in all others it is the first, whoever serves it."""
-
-_LINE: Final = "SELECT holder, head, ready_us FROM lines WHERE name = ?"
-_SAVE_LINE: Final = "INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?)"
-_DROP_LINE: Final = "DELETE FROM lines WHERE name = ?"
 _DEPEND: Final = (
     "INSERT INTO dependents (parent, child, edge, home) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (parent, child, edge) DO UPDATE SET home = excluded.home"
@@ -164,40 +128,6 @@ _READY: Final = STATES[JobState.READY]
 _RUNNING: Final = STATES[JobState.RUNNING]
 
 
-class _Member(Struct, frozen=True, array_like=True):
-    """One who waits in a line, as `LINES_AHEAD` tells of it."""
-
-    id: str
-    number: int
-    kind: int
-    queue: str
-    lane: str
-    priority: int
-    joined: int
-
-
-class _Line(Struct, eq=False):
-    """`holder` has it; of those that wait, `head` may be claimed (P21), since `ready_us`.
-
-    `is_fresh`: nobody stood in it before. `next`: the first of those that wait, all in one queue, the next one last; `is_all`:
-    there are no others. None: not known.
-    """
-
-    holder: str = ""
-    head: str = ""
-    ready_us: int = 0
-    is_fresh: bool = True
-    next: list[_Member] | None = None
-    is_all: bool = False
-
-    def first(self, leaving: str) -> str | None:
-        """Return the first of those that wait, but for one that leaves; "": nobody does; None: that is not known."""
-        if self.next is None:
-            return None
-        first = next((one.id for one in reversed(self.next) if one.id != leaving), "")
-        return first if first or self.is_all else None
-
-
 class _Telling(Struct, eq=False):
     """Dependents of a job that are to be told how it stands: the first `left` of them. `is_gone`: it is not known any more."""
 
@@ -207,73 +137,20 @@ class _Telling(Struct, eq=False):
     is_kept: bool = False  # in the table: an earlier verb has left it
 
 
-class Lanes:
-    """The codes of lanes, as this process knows them."""
-
-    def __init__(self, con: Connection, log: Log) -> None:
-        self._con = con
-        self._log = log
-        self._codes: dict[tuple[str, str], int] = {}
-        self._known_at = -1
-
-    def code(self, queue: str, task: str = "") -> int:
-        """Return the code of a lane; a new one gets one."""
-        codes = self._current()
-        code = codes.get((queue, task))
-        if code is None:
-            code = self._con.execute("INSERT INTO lanes (queue, task) VALUES (?, ?)", (queue, task)).lastrowid
-            assert code is not None
-            codes[queue, task] = code
-            self._log.lanes += 1
-            self._known_at = self._log.lanes
-        return code
-
-    def of(self, queue: str, tasks: frozenset[str]) -> list[int]:
-        """Return the lanes of a queue in which jobs may lie that a worker of these tasks may have."""
-        return [code for (its, task), code in self._current().items() if its == queue and (not task or task in tasks)]
-
-    def drop_empty(self) -> None:
-        """Drop lanes in which what lay apart has gone."""
-        dropped = self._con.execute(
-            "DELETE FROM lanes WHERE task <> '' AND NOT EXISTS (SELECT 1 FROM ready WHERE lane = lanes.code)"
-        ).rowcount
-        self._log.lanes += dropped > 0
-
-    def forget(self) -> None:
-        """The transaction was rolled back."""
-        self._known_at = -1
-
-    def _current(self) -> dict[tuple[str, str], int]:
-        if self._known_at != self._log.lanes:
-            found = self._con.execute("SELECT queue, task, code FROM lanes")
-            self._codes = {(queue, task): code for queue, task, code in found}
-            self._known_at = self._log.lanes
-        return self._codes
-
-
 class Jobs:
     """Every job of the partition and what orders them, as the running transaction sees it."""
 
-    def __init__(self, con: Connection, log: Log, cells: Cells, index: int, partitions: int) -> None:
+    def __init__(
+        self, con: Connection, log: Log, cells: Cells, table: JobTable, lines: Lines, index: int, partitions: int
+    ) -> None:
         self._con = con
         self._execute = con.execute
         self._log = log
         self._cells = cells
         self.index = index
         self._partitions = partitions
-        self.lanes = Lanes(con, log)
-        self._rows: dict[str, Row | None] = {}
-        # Claimed here or first in line, and true as long as no other connection writes:
-        self._held_on: dict[str, Row] = {}
-        self._changed: dict[str, Row] = {}
-        self._stirred: dict[str, set[str]] = {}  # of a line, those that were changed
-        self._lines: dict[str, _Line] = {}
-        self._lines_on: dict[str, _Line] = {}  # the same beyond the verb, as `_held_on`
-        self._lines_changed: set[str] = set()
-        # Heads that were passed their lines the short way: they are not to be read before that is written.
-        self._heads: set[str] = set()
-        self._entering: list[tuple[int, int, int, int]] = []
-        self._counted: dict[tuple[str, int], int] = {}
+        self._table = table
+        self._lines = lines
         self._begun: list[_Telling] = []  # by this verb
         self._told = 0  # dependents, by this verb
         self._is_telling = False
@@ -287,269 +164,63 @@ class Jobs:
 
     # -- rows
 
-    def get(self, id: str) -> Row | None:
-        """Return a job as it stands."""
-        if id in self._rows:
-            return self._rows[id]
-        if id in self._held_on:
-            row = self._rows[id] = self._held_on[id]
-            return row
-        if id in self._heads:
-            self._write_heads()
-        kept = self._execute(rows.BY_ID, (id,)).fetchone()
-        found = self._rows[id] = rows.row_of(kept, self.lanes.code) if kept else None
-        return found
-
-    def read_ahead(self, ids: Sequence[str]) -> None:
-        """Read jobs in one go: they are going to be asked for."""
-        missing: list[str] = []
-        for id in ids:
-            if id in self._held_on:
-                self._rows[id] = self._held_on[id]
-            elif id not in self._rows:
-                missing.append(id)
-        if len(missing) > 1:
-            if self._heads:
-                self._write_heads()
-            lane_of = self.lanes.code
-            for kept in self._execute(rows.BY_IDS, (as_list(missing),)).fetchall():
-                row = rows.row_of(kept, lane_of)
-                self._rows[row.id] = row
-
     def read_ahead_of(self, settlements: Sequence[Settlement]) -> None:
         """Read what ends of attempts are going to ask for: jobs, their lines and who comes next there, their keys."""
         if len(settlements) < 2:
             return
         jobs = [one.job for one in settlements]
-        self.read_ahead(jobs)
+        self._table.read_ahead(jobs)
         lines: dict[str, None] = {}
         keys: dict[str, None] = {}
         for one in settlements:
-            row = self._rows.get(one.job)
+            row = self._table.found(one.job)
             if row is not None:
                 if row.line:
                     lines[row.line] = None
                 keys.update(dict.fromkeys(row.rest.writes))
-        self.read_lines_ahead(lines)
-        known = [self._lines[name] for name in lines if name in self._lines]
-        self.read_ahead([line.next[-1].id for line in known if line.next and not line.head])
+        self._lines.read_ahead(lines)
+        self._table.read_ahead(self._lines.in_first_queue(lines))
         keys.update(dict.fromkeys(self._cells.read_ahead_of(jobs)))
         self._cells.read_ahead([key for key in keys if self.is_here(key)])
-
-    def read_lines_ahead(self, names: Iterable[str]) -> None:
-        """Read who comes next in lines whose holders are going to end."""
-        unknown: list[str] = []
-        for name in names:
-            if name not in self._lines_changed:
-                line = self._known_line(name)
-                if line is None or line.next is None or not (line.next or line.is_all):
-                    unknown.append(name)
-        if not unknown:
-            return
-        found = self._execute(LINES_AHEAD, (as_list(unknown),)).fetchall()
-        for name, holder, head, ready_us, is_mixed, waiting in found:
-            line = self._lines[name] = _Line(holder, head, ready_us, is_fresh=False)
-            if not is_mixed and name not in self._stirred:
-                line.next = _decode_members(waiting)[::-1]
-                line.is_all = len(line.next) < NEXT_MOST
 
     def read_ahead_claims(self, ids: Sequence[str]) -> None:
         """Read jobs that are going to be claimed, and what stands in the places of their keys."""
         if len(ids) < 2:
             return
-        self.read_ahead(ids)
-        found = (self._rows.get(id) for id in ids)
+        self._table.read_ahead(ids)
+        found = map(self._table.found, ids)
         self._cells.read_ahead({key: None for row in found if row for key in row.rest.writes if self.is_here(key)})
-
-    def taken_from_lane(self, id: str) -> Row:
-        """Return a job that is going to be claimed; the caller takes it out of its lane."""
-        row = self.known(id)
-        row.kept.ready = None
-        return row
-
-    def drop(self, ids: Iterable[str]) -> None:
-        """Know these no more: they were changed behind our back. What was changed here must be written."""
-        for id in ids:
-            self._rows.pop(id, None)
-            self._held_on.pop(id, None)
-
-    def is_changed(self, id: str) -> bool:
-        """Say whether a job was changed, and that is not written."""
-        return id in self._changed
 
     def forget_held_on(self) -> None:
         """Another connection has written."""
-        self._held_on.clear()
-        self._lines_on.clear()
+        self._table.forget_held_on()
+        self._lines.forget_held_on()
         self._cells.forget_held_on()
         self._is_due_known = False
-
-    def known(self, id: str) -> Row:
-        """Return a job that must be there."""
-        row = self.get(id)
-        assert row is not None, id
-        return row
-
-    def touch(self, row: Row) -> None:
-        """Note that a row was changed."""
-        row.is_altered = True
-        self._note(row)
-
-    def _note(self, row: Row) -> None:
-        """Note that a row waits elsewhere, or is run by another or by nobody, and nothing else of it was changed."""
-        self._changed[row.id] = row
-        if row.line:
-            self._stirred.setdefault(row.line, set()).add(row.id)
-
-    def flush(self) -> None:
-        """Write what was changed: the statements that follow select by it."""
-        if self._changed:
-            changed, self._changed = self._changed, {}
-            self._stirred.clear()
-            self._write(changed.values())
-        if self._lines_changed:
-            self._write_heads()
-
-    def flush_ready(self) -> None:
-        """Write what may be claimed. The rest of what has only moved in its line is written once, when it was claimed."""
-        self._write_entering()
-        written: list[tuple[str, tuple[Any, ...]]] = []
-        moved: dict[str, Row] = {}
-        others: list[Row] = []
-        for row in self._changed.values():
-            if row.line and not row.is_altered and row.kept.state >= 0:
-                moved[row.id] = row
-                self._write_ready(row, written)
-            else:
-                others.append(row)
-        self._changed = moved
-        self._write(others)
-        self._write_together(written)
-
-    def _write_entering(self) -> None:
-        self._many(ENTER_LANE, self._entering)
-        self._entering = []
-
-    def _write_heads(self) -> None:
-        self._write_entering()
-        self._heads.clear()
-        lines = [(name, self._lines.get(name)) for name in self._lines_changed]
-        self._lines_changed.clear()
-        self._many(_DROP_LINE, [(name,) for name, line in lines if line is None])
-        self._many(_SAVE_LINE, [(name, line.holder, line.head, line.ready_us) for name, line in lines if line])
-        for _, line in lines:
-            if line:
-                line.is_fresh = False
-
-    def _many(self, statement: str, values: list[tuple[Any, ...]]) -> None:
-        if len(values) == 1:
-            self._execute(statement, values[0])
-        elif values:
-            self._con.executemany(statement, values)
-
-    def _write(self, changed: Iterable[Row]) -> None:
-        """Write what differs from what the tables have."""
-        written: list[tuple[str, tuple[Any, ...]]] = []
-        write = written.append
-        for row in changed:
-            kept, number, state = row.kept, row.number, STATES[row.state]
-            waits = state <= _READY
-            if kept.state < 0:
-                write((rows.INSERT, rows.wide_of(row)))
-            elif row.is_altered:
-                write((rows.UPDATE, (*rows.wide_of(row)[2:], number)))
-            elif waits:
-                write((rows.MOVE, (state, row.place, row.ready_us, number)))
-            elif kept.state <= _READY:
-                write((rows.HAND_OUT, (number,)))
-            kept.state = state if waits else _RUNNING
-            row.is_altered = False
-            self._write_ready(row, written)
-            member = rows.member_of(row)
-            if kept.member != member:
-                if kept.member is not None:
-                    write((LEAVE_LINE, kept.member))
-                if member is not None:
-                    write((JOIN_LINE, (*member, number)))
-                kept.member = member
-            run = rows.run_of(row) if state == _RUNNING else None
-            if kept.run != run:
-                kept.run = run
-                write((rows.RUN, run) if run is not None else (_FORGET_RUN, (number,)))
-            end = rows.end_of(row) if state > _RUNNING else None
-            if kept.end != end:
-                kept.end = end
-                write((rows.END, end) if end is not None else (_FORGET_END, (number,)))
-            counted = rows.counted_of(row)
-            if kept.counted != counted:
-                if kept.counted is not None:
-                    self.count(*kept.counted, -1)
-                if counted is not None:
-                    self.count(*counted, 1)
-                kept.counted = counted
-        self._write_together(written)
-
-    def _write_ready(self, row: Row, written: list[tuple[str, tuple[Any, ...]]]) -> None:
-        is_ready = row.state is JobState.READY and row.kind is JobKind.TASK
-        ready = (self.lanes.code(row.queue, row.lane), row.priority, row.place, row.number) if is_ready else None
-        was = row.kept.ready
-        if was != ready:
-            if was is not None:
-                written.append((LEAVE_LANE, was[:3]))
-            if ready is not None:
-                written.append((ENTER_LANE, ready))
-            row.kept.ready = ready
-
-    def _write_together(self, written: list[tuple[str, tuple[Any, ...]]]) -> None:
-        together: dict[str, list[tuple[Any, ...]]] = {}
-        for statement, values in written:
-            together.setdefault(statement, []).append(values)
-        for statement, many in together.items():
-            self._many(statement, many)
-
-    def count(self, queue: str, state: int, jobs: int) -> None:
-        """Note that more jobs are in a state, or fewer."""
-        self._counted[queue, state] = self._counted.get((queue, state), 0) + jobs
 
     def save(self) -> None:
         """The transaction is about to be committed."""
         self.clear()
-        if self._counted:
-            changed = [(queue, state, jobs) for (queue, state), jobs in self._counted.items() if jobs]
-            self._con.executemany(_COUNT, changed)
-            self._counted.clear()
+        self._table.save()
 
     def clear(self) -> None:
         """A verb has ended: nothing that was read is known any more, and what it could not tell is left to others."""
-        self.flush()
+        self._table.flush()
         self._put_off()
         self._told = 0
         self._cells.clear()
-        if self._rows:
-            self._rows.clear()
-        if self._lines:
-            if len(self._lines_on) > HELD_ON_MOST:
-                self._lines_on.clear()
-            self._lines_on.update({name: line for name, line in self._lines.items() if line.holder or line.head})
-            self._lines.clear()
+        self._table.clear()
+        self._lines.clear()
 
     def forget_all(self) -> None:
         """The transaction was rolled back: nothing that was read or changed is true."""
-        self._rows.clear()
-        self._held_on.clear()
-        self._changed.clear()
-        self._stirred.clear()
-        self._lines.clear()
-        self._lines_on.clear()
-        self._lines_changed.clear()
-        self._heads.clear()
-        self._entering = []
-        self._counted.clear()
+        self._table.forget_all()
+        self._lines.forget_all()
         self._begun.clear()
         self._told, self._is_telling = 0, False
         self._cells.forget_all()
         self._is_due_known = False
-        self.lanes.forget()
+        self._table.lanes.forget()
         self.woken.clear()
         self.called.clear()
         self._served_at = -1
@@ -558,19 +229,19 @@ class Jobs:
 
     def admit(self, new: NewJob, now: int) -> Admission:
         """Enqueue one job."""
-        twin = self.get(new.id)
+        twin = self._table.get(new.id)
         if twin:
             same = (twin.task, twin.payload) == (new.task, new.payload)
             return Admission(twin.id, twin.state, created=False, refusal=None if same else Refusal.ID_CONFLICT)
         holder, home = self._holder(new.unique, new.id)
-        twin = self.get(holder) if holder != new.id else None
+        twin = self._table.get(holder) if holder != new.id else None
         if twin:
             return self._meet(twin, new, now)
         if home != self.index:
             return Admission(holder, JobState.BLOCKED, created=False)
-        row = self._rows[new.id] = Row(self._log.next_number(), new.id, now)
+        row = Row(self._log.next_number(), new.id, now)
         row.renew(new)
-        self.touch(row)
+        self._table.add(row)
         self._hold_unique(row)
         self._begin(row, new, now)
         return Admission(row.id, row.state)
@@ -597,10 +268,10 @@ class Jobs:
         if new.on_conflict is OnConflict.KEEP or twin.state not in WAITING:
             return Admission(twin.id, twin.state, created=False)
         self._leave(twin, now)
-        self.touch(twin)
+        self._table.touch(twin)
         twin.renew(new)
         self._is_due_known = False
-        self._held_on.pop(twin.id, None)
+        self._table.let_go(twin.id)
         twin.state, twin.joined, twin.lane, twin.strayed_us = JobState.BLOCKED, 0, "", 0
         self._begin(twin, new, now)
         return Admission(twin.id, twin.state, created=False, replaced=True)
@@ -614,19 +285,19 @@ class Jobs:
         if not row.line:
             self._ready(row, event, now)
             return
-        line = self.line(row.line)
+        line = self._lines.line(row.line)
         if line.holder == row.id:  # an ordered retry kept it
             self._ready(row, event, now)
             return
         row.joined = row.joined or self._log.next_number()
-        self.touch(row)
+        self._table.touch(row)
         self._move(row, event, JobState.HELD)
         line.next = None
         if line.is_fresh and not line.holder and not line.head:  # it stands there alone
             line.head, line.ready_us = row.id, now
-            self._lines_changed.add(row.line)
+            self._lines.changed.add(row.line)
             self._ready(row, JobEvent.PROMOTE, now)
-        elif not line.holder and not (line.head and self._is_behind(row, self.known(line.head))):
+        elif not line.holder and not (line.head and self._is_behind(row, self._table.known(line.head))):
             self.arrange(row.line, now)
 
     def _is_behind(self, row: Row, head: Row) -> bool:
@@ -649,24 +320,24 @@ class Jobs:
         """Let jobs whose time has come go on. Returns how many."""
         if self._is_due_known and (self._due_us is None or self._due_us > now):
             return 0
-        self.flush()
+        self._table.flush()
         due = self._execute(DUE, (now, limit)).fetchall()
         self._is_due_known = False
         for number, job, way, queue, priority in due:
-            if way == PLAIN and job not in self._rows:
+            if way == PLAIN and not self._table.is_read(job):
                 place = self._log.next_number()
                 self._execute(PROMOTE_PLAIN, (place, now, number))
-                self._execute(ENTER_LANE, (self.lanes.code(queue), priority, place, number))
-                self.count(queue, STATES[JobState.SCHEDULED], -1)
+                self._execute(ENTER_LANE, (self._table.lanes.code(queue), priority, place, number))
+                self._table.count(queue, STATES[JobState.SCHEDULED], -1)
                 self.woken.append(queue)
             else:
-                self._enter(self.known(job), JobEvent.DUE, now)
+                self._enter(self._table.known(job), JobEvent.DUE, now)
         return len(due)
 
     def next_due_us(self) -> int | None:
         """Return when the next scheduled job is due."""
         if not self._is_due_known:
-            self.flush()
+            self._table.flush()
             row = self._execute(NEXT_DUE).fetchone()
             self._due_us, self._is_due_known = row[0] if row else None, True
         return self._due_us
@@ -678,120 +349,79 @@ class Jobs:
     def adopt(self, standing: Standing, now: int) -> bool:
         """Take a job over as it stood in another store. Returns whether it was not here yet."""
         new = standing.job
-        if self.get(new.id):
+        if self._table.get(new.id):
             return False
         self._log.numbers = max(self._log.numbers, standing.place, standing.joined)
-        row = self._rows[new.id] = Row(self._log.next_number(), new.id, standing.created_us)
+        row = Row(self._log.next_number(), new.id, standing.created_us)
         row.renew(new)
         carry_over(row, standing)
-        self.touch(row)
+        self._table.add(row)
         if standing.state is JobState.FAILED:
             row.state, row.ended_us, row.keep_until_us = JobState.FAILED, standing.ended_us, standing.keep_until_us
             return True
         if new.unique and self._execute(_HOLDER, (new.unique,)).fetchone() is None:
             self._hold_unique(row)
-        if standing.keeps_line and not self.line(row.line).holder:
-            self.line(row.line).holder = row.id
+        if standing.keeps_line and not self._lines.line(row.line).holder:
+            self._lines.line(row.line).holder = row.id
             self.arrange(row.line, now)
         self._wait_for_parents(row, new, now)
         if row.state is JobState.READY and standing.place:
-            self.flush()
-            at = self.lanes.code(row.queue, row.lane), row.priority, standing.place
+            self._table.flush()
+            at = self._table.lanes.code(row.queue, row.lane), row.priority, standing.place
             if self._execute(_TAKEN, at).fetchone() is None:  # else it stays behind all others
                 row.place = standing.place
-                self.touch(row)
+                self._table.touch(row)
         return True
 
     # -- lines
 
-    def line(self, name: str) -> _Line:
-        """Return a line; one that nobody stands in is empty."""
-        line = self._known_line(name)
-        if line is None:
-            kept = self._execute(_LINE, (name,)).fetchone() if name not in self._lines_changed else None
-            line = self._lines[name] = _Line(kept[0], kept[1], kept[2], is_fresh=False) if kept else _Line()
-        return line
-
-    def _known_line(self, name: str) -> _Line | None:
-        line = self._lines.get(name)
-        if line is None and (line := self._lines_on.pop(name, None)) is not None:
-            self._lines[name] = line
-        return line
-
     def arrange(self, name: str, now: int, *, leaving: str = "") -> None:
         """Give the head's place to the first member that may run, if nobody holds the line (P21)."""
-        line = self.line(name)
+        line = self._lines.line(name)
         first = "" if line.holder else self._first(name, leaving)
-        self._lines_changed.add(name)
+        self._lines.changed.add(name)
         if line.head and line.head != first:
-            head = self.known(line.head)
+            head = self._table.known(line.head)
             self._move(head, JobEvent.HOLD, JobState.HELD)
             line.head = ""
         if first and line.head != first:
             line.head, line.ready_us = first, now
-            self._ready(self.known(first), JobEvent.PROMOTE, now)
+            self._ready(self._table.known(first), JobEvent.PROMOTE, now)
         if not line.holder and not first:
-            del self._lines[name]
+            self._lines.drop(name)
 
     def _first(self, name: str, leaving: str) -> str:
         # Whoever leaves is left out by name, as it is about to change again; of the line's others all must be written.
-        first = self.line(name).first(leaving)
+        first = self._lines.line(name).first(leaving)
         if first is not None:
             return first
-        if self._stirred.get(name, _NOBODY) - {leaving}:
-            unwritten = self._changed.pop(leaving, None)
-            self.flush()
+        if self._lines.is_stirred(name, but=leaving):
+            unwritten = self._table.take_back(leaving)
+            self._table.flush()
             if unwritten:
-                self._note(unwritten)
-        best: tuple[bool, int, int, str] | None = None
-        kind, queue = -1, ""
-        while True:
-            member = (
-                self._execute(NEXT_QUEUE, (name, kind, queue, leaving)).fetchone()
-                or self._execute(NEXT_KIND, (name, kind, leaving)).fetchone()
-            )
-            if member is None:
-                return best[3] if best else ""
-            kind, queue, priority, joined, job = member
-            rank = self._rank(kind, queue, priority, joined, job)
-            best = rank if best is None else min(best, rank)
-
-    def hold_line(self, name: str, job: str) -> None:
-        """Let a job that is claimed have its line: it was its head, or held it already."""
-        line = self._known_line(name)
-        after = self._lines[name] = _Line(job, is_fresh=False)
-        if line is not None and line.next and line.next[-1].id == job:
-            line.next.pop()
-            after.next, after.is_all = line.next, line.is_all
-        self._lines_changed.add(name)
-
-    def hand_out_head(self, name: str, job: str) -> None:
-        """Let the head of a line be claimed the short way: the caller writes how it stands."""
-        self.hold_line(name, job)
-        self._heads.discard(job)
+                self._table.note(unwritten)
+        ranks = [self._rank(*member) for member in self._lines.firsts(name, leaving)]
+        return min(ranks)[3] if ranks else ""
 
     def pass_on_line(self, name: str, job: str, now: int) -> None:
         """Let a line go on: its holder has succeeded the short way."""
-        line = self.line(name)
+        line = self._lines.line(name)
         line.holder = ""
         ahead = line.next[-1] if line.next else None
-        if ahead is None or ahead.kind != _TASK or ahead.id in self._changed:
+        if ahead is None or ahead.kind != _TASK or self._table.is_changed(ahead.id):
             self.arrange(name, now, leaving=job)
             return
-        line.head, line.ready_us = ahead.id, now
-        self._lines_changed.add(name)
-        self.drop((ahead.id,))
-        self._heads.add(ahead.id)
-        self._entering.append((self.lanes.code(ahead.queue, ahead.lane), ahead.priority, ahead.joined, ahead.number))
-        self.count(ahead.queue, STATES[JobState.HELD], -1)
+        self._lines.pass_on(name, line, ahead, now)
+        self._table.drop((ahead.id,))
+        self._table.count(ahead.queue, STATES[JobState.HELD], -1)
         self.woken.append(ahead.queue)
 
     def arrange_all(self, now: int) -> None:
         """The served queues have changed: heads of lines in which several queues wait may change too."""
         if self._log.arranged == self._log.serving:
             return
-        self.flush()
-        for (name,) in self._execute(MIXED_LINES).fetchall():
+        self._table.flush()
+        for name in self._lines.mixed():
             self.arrange(name, now)
         self._log.arranged = self._log.serving
 
@@ -808,9 +438,9 @@ class Jobs:
         """Take a job out of its line, which goes on without it."""
         if not row.line:
             return
-        line = self.line(row.line)
+        line = self._lines.line(row.line)
         if line.is_fresh and not line.holder and not line.head:
-            self._lines.pop(row.line)
+            self._lines.drop(row.line)
             return
         if line.holder == row.id:
             line.holder = ""
@@ -860,21 +490,21 @@ class Jobs:
         row.started_us, row.progress = now, None
         row.lane = ""
         if row.line:
-            self.hold_line(row.line, row.id)
+            self._lines.hold(row.line, row.id)
         if row.rest.unique_until is UniqueUntil.STARTED:
             self._free_unique(row, now)
 
     def open_scope(self, new: NewJob, instance: str, holder: int, now: int) -> tuple[int, Refusal | None]:
         """Begin a writing() scope, or a lock whose line is free. Returns its fence; 0: it stands in line."""
         admission = self.admit(new, now)
-        row = self.known(admission.id)
+        row = self._table.known(admission.id)
         if admission.refusal or row.kind is not new.kind:
             return 0, Refusal.ID_CONFLICT
         if row.state in FINAL or row.instance not in ("", instance):
             return 0, Refusal.LEASE_LOST
         if row.asker != instance:
             row.asker = instance
-            self.touch(row)
+            self._table.touch(row)
         if row.state is JobState.READY:
             self._take(row, instance, holder, 0, now)
             for key in row.rest.writes:
@@ -886,15 +516,15 @@ class Jobs:
 
     def holds(self, instance: str, job: str, fence: int) -> Row | None:
         """Return the running job if (instance, job, fence) is its attempt (P15)."""
-        row = self.get(job)
+        row = self._table.get(job)
         if row and row.state is JobState.RUNNING and row.fence == fence and row.instance == instance:
             return row
         return None
 
     def running(self, instance: str) -> list[Row]:
         """Return what an instance runs, the oldest claim first."""
-        self.flush()
-        return [self.known(job) for job, _, _, _ in self._execute(RUNNING, (instance,)).fetchall()]
+        self._table.flush()
+        return [self._table.known(job) for job, _, _, _ in self._execute(RUNNING, (instance,)).fetchall()]
 
     def settle(self, instance: str, settlement: Settlement, now: int) -> Settled:
         """End an attempt and apply its effects (L4, L5)."""
@@ -981,7 +611,7 @@ class Jobs:
 
     def _apply(self, row: Row, settlement: Settlement, now: int) -> None:
         said = settlement.event
-        self._note(row)
+        self._table.note(row)
         if said is not JobEvent.SUCCEED:
             row.is_altered = True
             ended = Ended(row.attempt, row.fence, said, now, settlement.reason, settlement.unsure)
@@ -1021,8 +651,8 @@ class Jobs:
             row.joined = 0
         keeps = event is JobEvent.RETRY and row.rest.ordered and row.line
         if row.line and not keeps:
-            self.line(row.line).holder = ""
-            self._lines_changed.add(row.line)
+            self._lines.line(row.line).holder = ""
+            self._lines.changed.add(row.line)
         self._enter(row, event, now)
         if row.line and not keeps:
             self.arrange(row.line, now)
@@ -1047,7 +677,7 @@ class Jobs:
     def _end(self, row: Row, event: JobEvent, state: JobState, now: int) -> None:
         self._leave(row, now)
         if event is not JobEvent.SUCCEED or row.stuck:
-            self.touch(row)
+            self._table.touch(row)
         self._move(row, event, state)
         row.ended_us, row.stuck = now, []
         failed = state is JobState.FAILED and not _is_scope(row)
@@ -1077,15 +707,15 @@ class Jobs:
             return True
         if row.state is JobState.RUNNING and not row.cancel_requested:
             row.cancel_requested, row.reason = True, reason
-            self.touch(row)
+            self._table.touch(row)
             self.called.append(row.instance)
             return True
         return False
 
     def expire(self, now: int, limit: int) -> int:
         """End jobs that waited longer than they were allowed to. Returns how many."""
-        self.flush()
-        late = [self.known(job) for (job,) in self._execute(LATE, (now, limit)).fetchall()]
+        self._table.flush()
+        late = [self._table.known(job) for (job,) in self._execute(LATE, (now, limit)).fetchall()]
         return sum(self.expire_one(row, now) for row in late)
 
     def expire_one(self, row: Row, now: int) -> bool:
@@ -1108,7 +738,7 @@ class Jobs:
         row.unsure, row.left = False, ()
         row.due_us, row.joined, row.keep_until_us, row.ended_us = now, 0, 0, 0
         row.reason, row.error, row.cancel_requested, row.strayed_us = "", None, False, 0
-        self.touch(row)
+        self._table.touch(row)
         row.expires_us = now + row.rest.expires_in_us if row.rest.expires_in_us else 0
         self._enter(row, JobEvent.REVIVE, now)
         self._begin_telling(row.id, now)
@@ -1116,16 +746,14 @@ class Jobs:
 
     def forget_ended(self, now: int, limit: int) -> int:
         """Delete jobs whose retention is over, the longest ended first. Returns how many."""
-        self.flush()
+        self._table.flush()
         self._put_off()
         over = self._execute(OVER, (now, limit)).fetchall()
-        numbers = [(number,) for number, _, _, _, _, _ in over]
-        self._con.executemany(_FORGET_END, numbers)
-        self._con.executemany(_FORGET, numbers)
+        self._table.forget_ended([number for number, _, _, _, _, _ in over])
         for _, state, job, kind, queue, _ in over:
-            self._rows[job] = None
+            self._table.gone(job)
             if kind == _TASK:
-                self.count(queue, state, -1)
+                self._table.count(queue, state, -1)
                 self._free_id(job, now)
         for _, _, job, _, _, awaited in over:
             if awaited:
@@ -1134,13 +762,13 @@ class Jobs:
 
     def purge(self, states: Iterable[JobState], queue: str, limit: int, now: int) -> int:
         """Delete jobs that nobody runs, oldest first. Returns how many."""
-        self.flush()
+        self._table.flush()
         wanted = self._execute(
             f"SELECT j.id {rows.FROM} WHERE {rows.STATE} IN ({among(tuple(set(states) - {JobState.RUNNING}))}) AND {IS_TASK}"
             " AND (? = '' OR queue = ?) AND j.id NOT IN (SELECT job FROM tellings) ORDER BY j.number LIMIT ?",
             (queue, queue, limit),
         ).fetchall()
-        for row in [self.known(job) for (job,) in wanted]:
+        for row in [self._table.known(job) for (job,) in wanted]:
             if row.state in WAITING:
                 self._leave(row, now)
                 self._let_go(row, now)
@@ -1149,23 +777,8 @@ class Jobs:
         return len(wanted)
 
     def _forget(self, row: Row, now: int) -> None:
-        self._changed.pop(row.id, None)
-        self._held_on.pop(row.id, None)
-        self._rows[row.id] = None
-        kept = row.kept
         self._is_due_known = False
-        if kept.state >= 0:
-            self._execute(_FORGET, (row.number,))
-        if kept.ready is not None:
-            self._execute(LEAVE_LANE, kept.ready[:3])
-        if kept.member is not None:
-            self._execute(LEAVE_LINE, kept.member)
-        if kept.run is not None:
-            self._execute(_FORGET_RUN, (row.number,))
-        if kept.end is not None:
-            self._execute(_FORGET_END, (row.number,))
-        if kept.counted is not None:
-            self.count(*kept.counted, -1)
+        self._table.forget(row)
         if row.kind is JobKind.TASK:
             self._free_id(row.id, now)
 
@@ -1186,7 +799,7 @@ class Jobs:
         if effect.to != self.index:
             self._post(effect, now)
             return
-        parent = self.get(effect.parent)
+        parent = self._table.get(effect.parent)
         if parent is None or parent.state in FINAL:
             if parent and parent.state is JobState.FAILED and effect.edge in (Edge.AFTER, Edge.VALUE):
                 self._depend(parent, effect)
@@ -1198,7 +811,7 @@ class Jobs:
         self._execute(_DEPEND, (effect.parent, effect.child, effect.edge.value, effect.home))
         if not parent.awaited:
             parent.awaited = True
-            self.touch(parent)
+            self._table.touch(parent)
 
     def _begin_telling(self, job: str, now: int, *, is_gone: bool = False) -> None:
         """Tell those who wait for a job how it stands, as many as this verb may (L13)."""
@@ -1232,7 +845,7 @@ class Jobs:
 
     def _tell_some(self, telling: _Telling, most: int, now: int) -> None:
         job = telling.job
-        parent = None if telling.is_gone else self.get(job)
+        parent = None if telling.is_gone else self._table.get(job)
         telling.left -= most
         self._told += most
         if telling.is_kept:
@@ -1243,7 +856,7 @@ class Jobs:
         if parent:
             again = [(job, child, edge.value, home) for child, edge, home in waiting if _waits_on(parent.state, edge)]
             self._con.executemany(_DEPEND, again)
-        self.read_ahead([child for child, _, home in waiting if home == self.index])
+        self._table.read_ahead([child for child, _, home in waiting if home == self.index])
         for child, edge, home in waiting:
             self._part(self._parted(job, parent, child, edge, home), now)
 
@@ -1276,10 +889,10 @@ class Jobs:
 
     def part(self, effect: Parted, now: int) -> None:
         """A parent's end reaches its dependent."""
-        row = self.get(effect.child)
+        row = self._table.get(effect.child)
         if row is None or row.state is not JobState.BLOCKED or (effect.parent, effect.edge) not in row.waits:
             return
-        self.touch(row)
+        self._table.touch(row)
         row.stuck = [parent for parent in row.stuck if parent != effect.parent]
         match effect.state:
             case JobState.SUCCEEDED:
@@ -1349,18 +962,18 @@ class Jobs:
         unique, job, twin = effect.unique, effect.job, effect.twin
         if self._has_right(twin, unique):
             self._tell(Supersede(to=effect.home, job=job, by=twin), now)
-        elif self.get(twin):
+        elif self._table.get(twin):
             to = partition_of(unique, self._partitions)
             self._tell(HoldUnique(to=to, unique=unique, job=job, home=effect.home, replacing=twin), now)
 
     def supersede(self, effect: Supersede, now: int) -> None:
         """A job gives way to a newer twin."""
-        row = self.get(effect.job)
+        row = self._table.get(effect.job)
         if row and row.state in WAITING:
             self.cancel(row, f"superseded by {effect.by}", now)
 
     def _has_right(self, job: str, unique: str) -> bool:
-        row = self.get(job)
+        row = self._table.get(job)
         if row is None or row.unique != unique:
             return False
         return row.state in WAITING or (row.rest.unique_until is UniqueUntil.FINISHED and row.state not in FINAL)
@@ -1400,11 +1013,11 @@ class Jobs:
 
     def register_again(self, now: int, limit: int) -> int:
         """Tell parents elsewhere once more of jobs that have long waited for them (P22). Returns how many jobs."""
-        self.flush()
-        old = [self.known(job) for (job,) in self._execute(FAR, (now - ORPHAN_US, limit)).fetchall()]
+        self._table.flush()
+        old = [self._table.known(job) for (job,) in self._execute(FAR, (now - ORPHAN_US, limit)).fetchall()]
         for row in old:
             row.registered_us = now
-            self.touch(row)
+            self._table.touch(row)
             for parent in row.waits.values():
                 if parent.home != self.index and parent.job not in row.stuck:  # it has told us that it failed
                     edge = parent.edge
@@ -1434,19 +1047,15 @@ class Jobs:
         if row.state is JobState.SCHEDULED or state is JobState.SCHEDULED:
             self._is_due_known = False
         row.state = state
-        self._note(row)
-        if state is not JobState.RUNNING and (state is not JobState.READY or not row.line):
-            self._held_on.pop(row.id, None)
-        elif len(self._held_on) < HELD_ON_MOST:
-            self._held_on[row.id] = row
+        self._table.moved(row)
 
     def unnamed_scopes(self, instance: str, named: Iterable[Attempt], asked_before_us: int) -> list[Row]:
         """Scopes and locks of an instance which it does not name any more, of those that it asked for so early."""
         fences: dict[str, set[int]] = {}
         for one in named:
             fences.setdefault(one.job, set()).add(one.fence)
-        self.flush()
-        asked = [self.known(job) for (job,) in self._execute(ASKED, (instance, asked_before_us)).fetchall()]
+        self._table.flush()
+        asked = [self._table.known(job) for (job,) in self._execute(ASKED, (instance, asked_before_us)).fetchall()]
         return [
             row
             for row in asked
@@ -1456,20 +1065,19 @@ class Jobs:
 
     def unfetched_locks(self, now: int) -> list[Row]:
         """Locks that were granted and not fetched in time (P21)."""
-        self.flush()
-        return [self.known(job) for (job,) in self._execute(OFFERS, (now - LOCK_ACCEPT_US,)).fetchall()]
+        self._table.flush()
+        return [self._table.known(job) for (job,) in self._execute(OFFERS, (now - LOCK_ACCEPT_US,)).fetchall()]
 
     def unroutable(self, now: int) -> list[Row]:
         """Jobs that no worker has known for long, and of which this was not said yet."""
-        self.flush()
-        return [self.known(job) for (job,) in self._execute(UNROUTABLE, (now - UNROUTABLE_US,)).fetchall()]
+        self._table.flush()
+        return [self._table.known(job) for (job,) in self._execute(UNROUTABLE, (now - UNROUTABLE_US,)).fetchall()]
 
 
 class _Queues(Struct, frozen=True):
     queues: tuple[str, ...] = ()
 
 
-_decode_members: Final = msgspec.json.Decoder(list[_Member]).decode
 _queues_decoder: Final = msgspec.msgpack.Decoder(_Queues)
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from selaras._stores.sqlite import cells, jobs, rows, short, steps
+from selaras._stores.sqlite import cells, jobs, lanes, lines, rows, short, steps
 from selaras._stores.sqlite.connection import Connection
 
 HOT: Final = {
     "claimable": short.CLAIMABLE,
     "take": short.TAKE,
-    "leave line": jobs.LEAVE_LINE,
+    "leave line": lines.LEAVE_LINE,
     "clear lane": short.CLEAR_LANE,
     "succeed": short.SUCCEED,
     "differ": short.DIFFER,
     "leave": short.LEAVE,
     "lay aside": short.LAY_ASIDE,
     "enter lane": short.ENTER,
-    "leave lane": jobs.LEAVE_LANE,
+    "leave lane": lanes.LEAVE_LANE,
     "job": rows.BY_ID,
     "jobs": rows.BY_IDS,
     "change": rows.UPDATE,
@@ -30,15 +30,15 @@ HOT: Final = {
     "unroutable": jobs.UNROUTABLE,
     "scopes asked for": jobs.ASKED,
     "parents elsewhere": jobs.FAR,
-    "head of a line": jobs.NEXT_QUEUE,
-    "head of a line, of the next kind": jobs.NEXT_KIND,
+    "head of a line": lines.NEXT_QUEUE,
+    "head of a line, of the next kind": lines.NEXT_KIND,
     "cancels": steps.CANCELS,
     "hit": cells.HIT,
     "look at a key": cells.CELL,
     "keys": cells.CELLS_AHEAD,
     "intents on keys": cells.INTENTS_AHEAD,
     "intents of jobs": cells.OWNED,
-    "lines": jobs.LINES_AHEAD,
+    "lines": lines.LINES_AHEAD,
 }
 
 

@@ -18,10 +18,13 @@ from selaras._core.jobs.states import JobEvent, JobState
 from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.cells import Cells
 from selaras._stores.sqlite.connection import Connection, as_list
-from selaras._stores.sqlite.jobs import ENTER_LANE, LEAVE_LANE, LEAVE_LINE, Jobs
+from selaras._stores.sqlite.jobs import Jobs
+from selaras._stores.sqlite.lanes import ENTER_LANE, LEAVE_LANE
+from selaras._stores.sqlite.lines import LEAVE_LINE, Lines
 from selaras._stores.sqlite.log import Log
 from selaras._stores.sqlite.rows import Rest
 from selaras._stores.sqlite.schema import KINDS, LINED, OTHER, PLAIN, STATES
+from selaras._stores.sqlite.table import JobTable
 
 CLAIMABLE: Final = """
     SELECT w.number, j.id, j.task, j.way, w.priority, w.place, w.lane, j.expires_us, j.payload, j.meta, j.queue,
@@ -72,10 +75,12 @@ Candidate = Any
 class ShortWay:
     """Batches of plain and of lined jobs, as the running transaction sees them."""
 
-    def __init__(self, con: Connection, log: Log, cells: Cells, jobs: Jobs) -> None:
+    def __init__(self, con: Connection, log: Log, cells: Cells, table: JobTable, lines: Lines, jobs: Jobs) -> None:
         self._con = con
         self._log = log
         self._cells = cells
+        self._table = table
+        self._lines = lines
         self._jobs = jobs
         # Claimed here, by their fences: hints, checked by `SUCCEED`.
         self._known: dict[int, Candidate] = {}
@@ -124,9 +129,9 @@ class ShortWay:
             self._jobs.woken.extend(queues)
             lane = 0
             for queue, count in queues.items():
-                lane = self._jobs.lanes.code(queue)  # there must be one
+                lane = self._table.lanes.code(queue)  # there must be one
                 if count:
-                    self._jobs.count(queue, _SCHEDULED, count)
+                    self._table.count(queue, _SCHEDULED, count)
                     self._jobs.scheduled()
             if len(at_once) == 1 and not later:
                 [(first, _, priority, place, *_)] = at_once
@@ -147,7 +152,7 @@ class ShortWay:
 
     def lanes(self, queues: Iterable[str], tasks: frozenset[str]) -> list[int]:
         """Return where jobs may lie that a worker of these queues and tasks may have."""
-        paused, lanes = self._jobs.paused(), self._jobs.lanes
+        paused, lanes = self._jobs.paused(), self._table.lanes
         return [code for queue in dict.fromkeys(queues) if queue not in paused for code in lanes.of(queue, tasks)]
 
     def candidates(self, lanes: Sequence[int], most: int) -> list[Candidate]:
@@ -160,9 +165,9 @@ class ShortWay:
 
     def lay_aside(self, strangers: Sequence[Candidate]) -> None:
         """No worker here knows their tasks: they wait apart for one that does."""
-        self._jobs.flush()
-        lane = self._jobs.lanes.code
-        self._jobs.drop([row[1] for row in strangers])
+        self._table.flush()
+        lane = self._table.lanes.code
+        self._table.drop([row[1] for row in strangers])
         self._con.executemany(LAY_ASIDE, [(row[0],) for row in strangers])
         self._con.executemany(LEAVE_LANE, [(row[6], row[4], row[5]) for row in strangers])
         self._con.executemany(ENTER_LANE, [(lane(row[10], row[2]), row[4], row[5], row[0]) for row in strangers])
@@ -175,7 +180,7 @@ class ShortWay:
         rests: dict[int, Rest] = {}
         keys: list[str] = []
         for row in found:
-            if row[3] != LINED or self._jobs.is_changed(row[1]):
+            if row[3] != LINED or self._table.is_changed(row[1]):
                 continue
             rest = rows.rest_kept(row[13])
             if rest is not None and all(map(self._jobs.is_here, rest.writes)):
@@ -191,7 +196,7 @@ class ShortWay:
         fence = self._log.next_stamp(now)
         owner, plant, writes = Owner(self._jobs.index, job, fence), self._cells.plant, rest.writes
         preimages = [(key, plant(owner, key, now)) for key in writes]
-        self._jobs.hand_out_head(line, job)
+        self._lines.hold(line, job)
         self._writes[fence] = writes
         return Claim(
             job, fence, 1, task, payload, meta, queue, priority, 0, created_us, 0, line, writes=writes,
@@ -215,7 +220,7 @@ class ShortWay:
         if len(self._known) > _KNOWN_MOST:
             self._known.clear()
             self._writes.clear()
-        self._jobs.drop([row[1] for row, _ in taken])
+        self._table.drop([row[1] for row, _ in taken])
         self._known.update([(fence, row) for row, fence in taken])
 
     def clear_lanes(self, up_to: dict[tuple[int, int], int]) -> None:
@@ -280,7 +285,7 @@ class ShortWay:
         self._jobs.read_ahead_of([one for one in settlements if one.fence not in known])
         lined = [one.fence for one in settlements if one.fence in writes] if writes else []
         if lined:
-            self._jobs.read_lines_ahead([known[fence][12] for fence in lined])
+            self._lines.read_ahead([known[fence][12] for fence in lined])
             self._cells.read_ahead(dict.fromkeys([key for fence in lined for key in writes[fence]]))
 
     def _may_put(self, one: Settlement) -> bool:
@@ -306,7 +311,7 @@ class ShortWay:
 
     def _succeed(self, holder: int, run: list[tuple[Settlement, Candidate]], now: int) -> bool:
         """Write that jobs succeeded. Returns False, and then nothing was done, if one of them is not to go the short way."""
-        self._jobs.flush()
+        self._table.flush()
         execute = self._con.execute
         numbers = as_list([row[0] for _, row in run])
         fences = as_list([one.fence for one, _ in run])
@@ -319,12 +324,12 @@ class ShortWay:
         if succeeded < len(run):
             return False
         execute(LEAVE, (numbers,))
-        self._jobs.drop([one.job for one, _ in run])
+        self._table.drop([one.job for one, _ in run])
         others = [(*_told(one), row[0]) for one, row in run if _told(one) != alike]
         if others:
             self._con.executemany(DIFFER, others)
         for queue, many in Counter([row[10] for _, row in run]).items():
-            self._jobs.count(queue, _SUCCEEDED, many)
+            self._table.count(queue, _SUCCEEDED, many)
         return True
 
 

@@ -46,10 +46,13 @@ from selaras._stores.sqlite.cells import Cells
 from selaras._stores.sqlite.connection import Connection
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.jobs import RUNNING, Jobs
+from selaras._stores.sqlite.lanes import Lanes
+from selaras._stores.sqlite.lines import Lines
 from selaras._stores.sqlite.log import Log
 from selaras._stores.sqlite.rows import is_plain
 from selaras._stores.sqlite.schema import KINDS, OTHER, PLAIN
 from selaras._stores.sqlite.short import Candidate, ShortWay, claim_again, claim_of
+from selaras._stores.sqlite.table import JobTable
 
 CANCELS: Final = """
     SELECT j.id, r.fence FROM runs AS r JOIN jobs AS j ON j.number = r.number
@@ -135,8 +138,11 @@ class Steps:
         self._index = file.index
         self._log = Log(con, file.entropy)
         self._cells = Cells(con, self._log, file.index)
-        self._jobs = Jobs(con, self._log, self._cells, file.index, file.partitions)
-        self._short = ShortWay(con, self._log, self._cells, self._jobs)
+        lanes = Lanes(con, self._log)
+        lines = Lines(con, lanes)
+        self._table = JobTable(con, lanes, lines)
+        self._jobs = Jobs(con, self._log, self._cells, self._table, lines, file.index, file.partitions)
+        self._short = ShortWay(con, self._log, self._cells, self._table, lines, self._jobs)
         self._version = -1  # tells whether another connection has written
         self.rings: list[str] = []
 
@@ -243,7 +249,7 @@ class Steps:
     def _claim(self, request: TurnRequest, holder: int, now: int, *, limit: int) -> tuple[list[Taken], bool]:
         """Claim up to `limit` jobs: plain ones as (row, fence). Returns them, and whether more could be claimed."""
         taken: list[Taken] = []
-        self._jobs.flush_ready()
+        self._table.flush_ready()
         lanes = self._short.lanes(request.queues, request.tasks)
         while lanes:
             most = limit - len(taken) + 1
@@ -253,7 +259,7 @@ class Steps:
                 return taken, True
             if len(found) < most and done is not None:
                 return taken, False
-            self._jobs.flush_ready()
+            self._table.flush_ready()
         return taken, False
 
     def _take(
@@ -297,21 +303,21 @@ class Steps:
                 short.append((row, claim.fence))
                 taken.append(claim)
             else:
-                taken.append(jobs.claim(jobs.taken_from_lane(row[1]), instance, holder, turn, now))
+                taken.append(jobs.claim(self._table.taken_from_lane(row[1]), instance, holder, turn, now))
         if unknown:
             self._short.lay_aside(unknown)
         if short:
             self._short.take(short, holder, turn, now)
         self._short.clear_lanes(up_to)
         if late is not None:
-            jobs.expire_one(jobs.known(late[1]), now)  # its line goes on with another
+            jobs.expire_one(self._table.known(late[1]), now)  # its line goes on with another
             return None
         return left
 
     def _tell_again(self, request: TurnRequest, kept: msgspec.Raw) -> Told:
         told = self._replies.find(request.instance, request.number) or self._read_again(request, kept)
         settled, claims = told
-        self._jobs.read_ahead([one.job for one in claims])
+        self._table.read_ahead([one.job for one in claims])
         return settled, tuple(one for one in claims if self._jobs.holds(request.instance, one.job, one.fence))
 
     def _read_again(self, request: TurnRequest, kept: msgspec.Raw) -> Told:
@@ -375,12 +381,12 @@ class Steps:
         running = self._running_briefly(instance)
         for job, fence, kind, turn in running:
             if (job, fence) in abandoned:
-                self._jobs.lose(self._jobs.known(job), now)
+                self._jobs.lose(self._table.known(job), now)
             elif kind == KINDS[JobKind.TASK] and turn <= request.last_turn and (job, fence) not in held:
-                self._jobs.release(self._jobs.known(job), now)
+                self._jobs.release(self._table.known(job), now)
         if request.names_scopes:
             self._end_scopes(request, renewed_us, now)
-        self._jobs.flush()
+        self._table.flush()
         still = {(job, fence) for job, fence, _, _ in self._running_briefly(instance)}
         lost = tuple(one for one in request.held if (one.job, one.fence) not in still)
         self._wake()
@@ -395,7 +401,7 @@ class Steps:
                 self._jobs.cancel(row, "nobody waits for the lock any more", now)
 
     def _running_briefly(self, instance: str) -> list[Any]:
-        self._jobs.flush()
+        self._table.flush()
         return self._execute(RUNNING, (instance,)).fetchall()
 
     # -- cache
@@ -433,7 +439,7 @@ class Steps:
             row = self._jobs.holds(instance, owner.job, owner.fence)
             if row is None:
                 return Planted(self._log.news(since), Refusal.LEASE_LOST)
-            self._jobs.touch(row)  # it is not on the short way from here on: its end touches more
+            self._table.touch(row)  # it is not on the short way from here on: its end touches more
         if any(self._cells.outlived(owner, key) for key in keys):
             return Planted(self._log.news(since), Refusal.LEASE_LOST)
         for key in keys:
@@ -471,8 +477,8 @@ class Steps:
         unroutable = self._jobs.unroutable(now)
         for row in unroutable:
             row.reason = f"unroutable: no worker knows task {row.task!r}"
-            self._jobs.touch(row)
-        self._jobs.lanes.drop_empty()
+            self._table.touch(row)
+        self._table.lanes.drop_empty()
         trimmed = self._log.trim()
         self._wake()
         return Tended(
@@ -552,7 +558,7 @@ class Steps:
     def cancel(self, id: str, reason: str) -> tuple[JobState | None, bool]:
         """See `Partition`."""
         now = self._now()
-        row = self._jobs.get(id)
+        row = self._table.get(id)
         if row is None:
             return None, False
         did = self._jobs.cancel(row, reason, now)
@@ -562,7 +568,7 @@ class Steps:
     def revive(self, id: str) -> Admission:
         """See `Partition`."""
         now = self._now()
-        row = self._jobs.get(id)
+        row = self._table.get(id)
         if row is None:
             return Admission(id, JobState.FAILED, created=False, refusal=Refusal.UNKNOWN_JOB)
         admission = self._jobs.revive(row, now)
@@ -611,7 +617,7 @@ class Steps:
             row = self._jobs.holds(request.instance, job, fence)
             if row:
                 row.progress = progress
-                self._jobs.touch(row)
+                self._table.touch(row)
 
     def _next_due(self, now: int) -> int:
         due_us = self._jobs.next_due_us()
@@ -623,7 +629,7 @@ class Steps:
         return known[0] if known else 0
 
     def _cancels(self, holder: int) -> tuple[Attempt, ...]:
-        self._jobs.flush()
+        self._table.flush()
         asked = self._execute(CANCELS, (holder,)).fetchall()
         return tuple([Attempt(job, fence) for job, fence in asked])
 
