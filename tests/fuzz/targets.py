@@ -6,6 +6,7 @@ installed, what covers more of their code, beginning with the seeds kept here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,13 +24,20 @@ from selaras._app.settings import settings_from
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
 from selaras._cache.local import LocalTier
+from selaras._core.cache.consistency import ONE_SAME, Ledger, ledger_bytes, ledger_of
+from selaras._core.cache.hosted import Hosted, hosted_bytes, hosted_of
 from selaras._core.cache.key import checked_name
+from selaras._core.cache.lifetimes import Note, Past, note_bytes, note_of
+from selaras._core.cache.lineage import Happening, Kept, What, directory_bytes, directory_of, page_bytes, page_of
+from selaras._core.cache.packing import LargerThanKept, packed, unpacked
 from selaras._core.codec import CorruptBytes, codec_of, peek
 from selaras._core.durations import duration_us
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import NewJob
 from selaras._core.positions import Cursor, Event, News, Scope
 from selaras._core.signature import Signature, Unbindable
+from selaras._stores.memcached.address import address_of as memcached_of
+from selaras._stores.memcached.line import Classic, Line, Meta, Tongue
 from selaras._stores.redis.address import masked
 from selaras._stores.redis.packing import Packing
 from selaras._stores.redis.records import DAMAGED
@@ -89,6 +97,33 @@ def follow(data: bytes) -> None:
         assert follower.untouched("k1", follower.applied.position, "f", ())
 
 
+def speak(tongue: Tongue, data: bytes) -> None:
+    """Hear a memcached in two pieces: its greeting first, where the first byte is odd. Everybody who asked is told something."""
+    loop = asyncio.new_event_loop()
+    told: list[object] = []
+    line = Line(loop, patience_s=60, lost=lambda _: None)
+    line.connection_made(_Closed())
+    line._tongue = tongue
+    if data[:1] > b"\x7f":
+        line._greeting = loop.create_future()
+        line._greeting.add_done_callback(lambda greeting: greeting.exception())
+    else:
+        line._said.append(b"")  # nobody flushes here
+        for _ in range(3):
+            line.ask(b"n", told.append)
+    half = 1 + len(data) // 2
+    line.data_received(data[1:half])
+    line.data_received(data[half:])
+    line.abort("over")
+    loop.close()
+    assert len(told) == (0 if data[:1] > b"\x7f" else 3)
+
+
+class _Closed(asyncio.Transport):
+    def abort(self) -> None:
+        """See asyncio."""
+
+
 def _local() -> LocalTier:
     return LocalTier(bytes_most=1 << 20, entries_most=100, floors=Floors(1_000_000_000), instant=lambda: 0)
 
@@ -116,6 +151,29 @@ BYTES: Final[Mapping[str, Target]] = {
         DAMAGED,
         tuple(b"%016x" % 1 + msgspec.msgpack.encode(effect) for effect in ((1, "free_unique", "u", "j"),)),
     ),
+    "entry of the host tier": Target(
+        hosted_of, (), (hosted_bytes(Hosted("product:1", 1, 2, 3, 4, 5, ("a", "b"), b"n", b"v")),)
+    ),
+    "note": Target(note_of, (), (note_bytes(Note(past=Past(1, 2))),)),
+    "ledger of audits": Target(ledger_of, (), (ledger_bytes(Ledger({"a\x1fb\x1fc": ONE_SAME})),)),
+    "page of lineage": Target(page_of, (), (page_bytes([Happening(1, What.READ, "k", "j", "t", 2)]),)),
+    "directory of lineage": Target(directory_of, (), (directory_bytes([Kept("p", 2, 3)]),)),
+    "packed value": Target(
+        lambda data: unpacked(data, 1 << 20), (CorruptBytes, LargerThanKept), (packed(bytes(5_000), 100),)
+    ),
+    "memcached's answer": Target(
+        lambda data: speak(Meta(), data),
+        (),
+        (
+            b"\0EN\r\nVA 3 c7\r\nE\r\n\r\nVA 0 c8\r\n\r\n",
+            b"\xffMN\r\nVERSION 1.6.18\r\nSTAT item_size_max 1048576\r\nEND\r\n",
+        ),
+    ),
+    "memcached's classic answer": Target(
+        lambda data: speak(Classic(), data),
+        (),
+        (b"\0END\r\nVALUE n 0 3 7\r\nE\r\n\r\nEND\r\nVALUE n 0 0 8\r\n\r\nEND\r\n",),
+    ),
     "log": Target(follow, (), (bytes((1, 1, 0, 1, 3, 2, 0, 2, 2, 255, 64, 3)),)),
 }
 
@@ -133,6 +191,9 @@ TEXTS: Final[Mapping[str, Target]] = {
         lambda text: address_of(text, "", ORIGIN),
         (ConfigurationError,),
         ("redis://u:p@h:1/0?prefix=x", "redis+sentinel://a,b:1/m/0", "redis+cluster://[::1]:7000?partitions=4"),
+    ),
+    "memcached's url": Target(
+        memcached_of, (ConfigurationError,), ("unix:///run/memcached.sock", "memcached://127.0.0.1:11211")
     ),
     "masked url": Target(masked, (), ("redis://u:p@h:1/0", "redis://:p@/w@h")),
     "setting": Target(

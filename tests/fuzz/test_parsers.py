@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings, strategies as st
-from tests.fuzz.targets import BYTES, ORIGIN, TEXTS, body, fuzzed, text_of
+from tests.fuzz.targets import BYTES, ORIGIN, TEXTS, body, fuzzed, speak, text_of
+from xxhash import xxh3_64_digest
 
 from selaras import ConfigurationError
 from selaras._app.opening import address_of
+from selaras._core.cache.hosted import FORM, hosted_of
+from selaras._stores.memcached.line import Meta
 from selaras.cli.arguments import read_arguments
 from selaras.cli.exits import Misused
 
@@ -66,6 +71,47 @@ def test_the_seeds_are_read(name: str) -> None:
 
     for seed in target.seeds:
         target.read(seed)
+
+
+_DEEP = b"\x91" * 50_000 + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("note", 4),
+        ("ledger of audits", 2),
+        ("page of lineage", 1),
+        ("directory of lineage", 1),
+        ("meta", 0),
+        ("failure", 3),
+    ],
+)
+def test_bytes_that_are_nested_without_end_are_read_or_refused(name: str, fields: int) -> None:
+    """An array of one more element than is known: that one is passed over, however deep it is."""
+    target = BYTES[name]
+
+    for seed in target.seeds:
+        for data in (_DEEP, bytes([0x90 + fields + 1]) + seed[1:] + _DEEP, seed[:1] + _DEEP):
+            fuzzed(target, data)
+
+
+def test_an_entry_of_the_host_tier_that_is_nested_without_end_is_none() -> None:
+    entry = bytes([0x90 + 10]) + BYTES["entry of the host tier"].seeds[0][10:] + _DEEP
+
+    assert hosted_of(FORM + xxh3_64_digest(entry) + entry) is None
+
+
+def test_an_argument_that_is_nested_without_end_is_text_or_refused() -> None:
+    deep = "[" * 200_000
+
+    assert read_arguments(body, {"more": Any}, [f"more={deep}"]) == ((), {"more": deep})
+    with pytest.raises(Misused, match="id="):
+        read_arguments(body, {"id": list[int]}, [f"id={deep}"])
+
+
+def test_a_memcached_that_does_not_say_how_large_an_item_may_be_is_not_spoken_to() -> None:
+    speak(Meta(), b"\xffMN\r\nVERSION 1\r\nSTAT item_size_max \r\nEND\r\n")
 
 
 def test_a_url_that_python_itself_cannot_split_is_refused_in_our_words() -> None:

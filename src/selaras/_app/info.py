@@ -12,7 +12,7 @@ from selaras._app.current import Progress
 from selaras._app.meta import decode_meta
 from selaras._app.program import Program
 from selaras._core.cache.opening import shown_keys
-from selaras._core.codec import CorruptBytes
+from selaras._core.codec import UNREADABLE, CorruptBytes
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import Ended, JobRecord
 from selaras._core.jobs.states import JobState
@@ -102,7 +102,7 @@ def shown_progress(record: JobRecord) -> Progress | None:
         return None
     try:
         return _PROGRESS.decode(record.progress)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 

@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from selaras._core.codec import UNREADABLE
+
 
 class Meta(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where one job differs from its task, and the headers that middleware gave it.
@@ -38,5 +40,5 @@ def decode_meta(data: bytes) -> Meta:
         return NO_META
     try:
         return _DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ValueError(str(error)) from error

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from selaras._core.codec import UNREADABLE
 from selaras.cli.exits import Misused
 
 
@@ -52,7 +53,7 @@ def _read(name: str, text: str, annotation: Any) -> Any:
     if annotation in (Any, object):
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
     try:
         return msgspec.convert(text, annotation, strict=False)
@@ -60,6 +61,6 @@ def _read(name: str, text: str, annotation: Any) -> Any:
         pass
     try:
         return msgspec.json.decode(text, type=annotation, strict=False)
-    except (msgspec.DecodeError, TypeError, UnicodeError):
+    except UNREADABLE:
         said = getattr(annotation, "__name__", None) or str(annotation)
         raise Misused(f"{name}={text!r} is no {said}") from None

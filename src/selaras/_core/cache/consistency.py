@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from selaras._core.codec import UNREADABLE
 from selaras._core.proportions import at_most
 
 AGES_US: Final = (1_000_000, 5_000_000, 30_000_000, 300_000_000)
@@ -141,7 +142,7 @@ def ledger_of(data: bytes | None) -> Ledger:
         return Ledger()
     try:
         return _decode(data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return Ledger()
 
 

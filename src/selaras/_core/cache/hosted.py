@@ -16,6 +16,8 @@ import msgspec
 from msgspec import Struct
 from xxhash import xxh3_64_digest, xxh3_128_digest
 
+from selaras._core.codec import UNREADABLE
+
 FORM: Final = b"\x01"
 """An entry of another form is another version's: nothing stands there."""
 
@@ -60,7 +62,7 @@ def hosted_of(data: bytes) -> Hosted | None:
         return None
     try:
         return _decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 

@@ -15,6 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from selaras._core.codec import UNREADABLE
+
 ONE: Final = 1024
 """One change, as `Past` counts them."""
 
@@ -107,7 +109,7 @@ def note_of(data: bytes) -> Note:
         return _NOTHING
     try:
         return _decode(data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return _NOTHING
 
 

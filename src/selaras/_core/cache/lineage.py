@@ -13,6 +13,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from selaras._core.codec import UNREADABLE
+
 
 class What(StrEnum):
     """What happened to a key, or to a tag or a family."""
@@ -81,7 +83,7 @@ def page_of(data: bytes | None) -> list[Happening]:
     """Read a page; one that another version of the program wrote is empty."""
     try:
         return _page(data) if data else []
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return []
 
 
@@ -94,5 +96,5 @@ def directory_of(data: bytes | None) -> list[Kept]:
     """Read the directory; one that another version of the program wrote is empty."""
     try:
         return _directory(data) if data else []
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return []

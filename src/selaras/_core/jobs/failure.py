@@ -17,6 +17,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from selaras._core.codec import UNREADABLE
+
 MESSAGE_MOST: Final = 2_000
 """Characters kept of an exception's text: its head and its tail."""
 
@@ -60,7 +62,7 @@ class Failure(Struct, frozen=True):
             return cls("Unknown")
         try:
             return _DECODER.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return cls("Unknown", "the stored error cannot be read", cut(repr(data), MESSAGE_MOST))
 
 

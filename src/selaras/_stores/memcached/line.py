@@ -236,7 +236,7 @@ class Line(asyncio.Protocol):
         self.version = version.removeprefix(b"VERSION ").decode("ascii", "replace")
         for line in settings:
             if line.startswith(b"STAT item_size_max "):
-                self.largest = _number(line.split()[2])
+                self.largest = _number(line.rpartition(b" ")[2])
         greeting, self._greeting = self._greeting, None
         if not greeting.done():
             greeting.set_result(None)
