@@ -156,7 +156,7 @@ BYTES: Final[Mapping[str, Target]] = {
     ),
     "note": Target(note_of, (), (note_bytes(Note(past=Past(1, 2))),)),
     "ledger of audits": Target(ledger_of, (), (ledger_bytes(Ledger({"a\x1fb\x1fc": ONE_SAME})),)),
-    "page of lineage": Target(page_of, (), (page_bytes([Happening(1, What.READ, "k", "j", "t", 2)]),)),
+    "page of lineage": Target(page_of, (), (page_bytes([Happening(1, What.READ, "k", position=2)]),)),
     "directory of lineage": Target(directory_of, (), (directory_bytes([Kept("p", 2, 3)]),)),
     "packed value": Target(
         lambda data: unpacked(data, 1 << 20), (CorruptBytes, LargerThanKept), (packed(bytes(5_000), 100),)
