@@ -12,25 +12,24 @@ class Waiters:
     def __init__(self) -> None:
         self._lock = Lock()
         self._rung = False
-        self._futures: set[asyncio.Future[None]] = set()
+        self._futures: set[asyncio.Future[bool]] = set()
 
     async def wait(self, timeout: float) -> bool:
         """Return True as soon as somebody rings, or had rung; False after `timeout` seconds."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
         with self._lock:
             if self._rung:
                 self._rung = False
                 return True
             self._futures.add(future)
+        alarm = loop.call_later(timeout, _answer, future, False)  # noqa: FBT003 - what it answers
         try:
-            async with asyncio.timeout(timeout):
-                await future
-        except TimeoutError:
-            return False
+            return await future
         finally:
+            alarm.cancel()
             with self._lock:
                 self._futures.discard(future)
-        return True
 
     def ring(self) -> None:
         """Wake all who wait, or the next one who would."""
@@ -38,9 +37,14 @@ class Waiters:
             futures = list(self._futures)
             self._futures.clear()
             self._rung = not futures
+        here = asyncio._get_running_loop()  # noqa: SLF001 - documented: None instead of an error
         for future in futures:
+            loop = future.get_loop()
+            if loop is here:
+                _answer(future, True)  # noqa: FBT003 - as above
+                continue
             try:
-                future.get_loop().call_soon_threadsafe(_wake, future)
+                loop.call_soon_threadsafe(_answer, future, True)  # noqa: FBT003 - as above
             except RuntimeError:  # its loop is closed
                 pass
 
@@ -51,6 +55,6 @@ class Waiters:
         return rung
 
 
-def _wake(future: asyncio.Future[None]) -> None:
+def _answer(future: asyncio.Future[bool], rang: bool) -> None:  # noqa: FBT001 - called by the loop
     if not future.done():
-        future.set_result(None)
+        future.set_result(rang)

@@ -230,6 +230,8 @@ class Holder(Struct, frozen=True, array_like=True):
     bell: str
     idle: list[str] | bool  # the queues for whose jobs it wants to be woken
     instance: bytes
+    last: int = 0  # the highest number of its turns
+    short: list[int] = []  # outcomes of turns that it has not acknowledged: number, successes
 
 
 class Line(Struct, frozen=True, array_like=True):

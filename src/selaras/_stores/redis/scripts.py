@@ -108,6 +108,7 @@ _DEFINES: Final = re.compile(
 _WORD: Final = re.compile(r"\w+")
 _CALLED: Final = re.compile(r"(?<![\w.:'\"])([A-Za-z_]\w*)(?![\w'\"])")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\(", re.MULTILINE)
+_FIELD: Final = re.compile(r"^function F\.(\w+)\(", re.MULTILINE)
 _MAKING: Final = "MAKERS[#MAKERS + 1] = function()"
 _MAKE: Final = """local made = 0
 setmetatable(F, {__index = function(_, name)
@@ -287,17 +288,18 @@ def _joined(name: str, kept: Sequence[Sequence[Piece]], made: Sequence[str], *, 
             first = first or len(eager)
             later.append(list(text))
     at_once = _tables_for(eager, ())
+    local = "".join(table.text for table in at_once if table.text.startswith("local "))
+    others = "".join(table.text for table in at_once if not table.text.startswith("local "))
     prelude, *rest = ["".join(piece.text for piece in text) for text in eager]
+    own = _FIELD.findall("".join((others, *rest)))
     if later:
         makers = [_maker([*_tables_for([text], at_once), *text]) for text in later]
         rest.insert(first - 1, f"local MAKERS = {{}}\n{''.join(makers)}{_MAKE}")
     header = (
-        "local F = {}\n"
+        f"local F = {{{', '.join(f'{name} = false' for name in own)}}}\n"  # it does not grow, which costs more than all of it
         f"local SCRIPT, READS_ONLY = '{name}', {str(reads_only).lower()}\n"
         f"local LEDGER, NO_LEDGER = '>{'d' * len(LEDGER)}', string.rep('\\0', {8 * len(LEDGER)})\n"
     )
-    local = "".join(table.text for table in at_once if table.text.startswith("local "))
-    others = "".join(table.text for table in at_once if not table.text.startswith("local "))
     body = f"{_INNER}\n".join((f"{header}{local}{prelude}{others}", *rest))
     return body + f"{_OUTER}\n" * len(rest)
 

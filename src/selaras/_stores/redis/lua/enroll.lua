@@ -11,7 +11,7 @@ if holder then
     serve(holder[HOLDER.queues], -1)
 else
     M.instances = M.instances + 1
-    holder = { M.instances, 0, 0, 0, 0, NOTHING, '', false, '' }
+    holder = { M.instances, 0, 0, 0, 0, NOTHING, '', false, '', 0, NOTHING }
 end
 holder[HOLDER.until_us], holder[HOLDER.suspected_us], holder[HOLDER.lease_us] = NOW + lease_us, 0, lease_us
 holder[HOLDER.queues], holder[HOLDER.bell], holder[HOLDER.instance] = served, bell, all

@@ -304,6 +304,21 @@ local function lanes_for(names, tasks)
     return lanes
 end
 
+-- Returns what comes next in a queue, and how long its lane's name is; nil: there are strays in it.
+local function next_in_one(queue, most)
+    local lane = lane_of(queue, '')
+    local upper = '(' .. text(lane, 1, -3) .. '\255'
+    local found = call('ZRANGE', K.ready, '[' .. lane, upper, 'BYLEX', 'LIMIT', 0, most)
+    local last = found[#found]
+    if last and text(last, 1, #lane) ~= lane then
+        return nil
+    end
+    if #found == most and call('ZRANGE', K.ready, '(' .. lane .. '\255', upper, 'BYLEX', 'LIMIT', 0, 1)[1] then
+        return nil
+    end
+    return found, #lane
+end
+
 -- Returns members of `ready` that come next, in order, and for each how long its lane's name is.
 local function next_ready(lanes, most)
     if #lanes == 1 then
@@ -379,12 +394,18 @@ local function claim_all(instance, turn, names, tasks, limit)
     local left = limit
     while true do
         ready:flush()
-        local lanes = lanes_for(names, tasks)
-        if #lanes == 0 then
-            return claims, taken, preimages, false
-        end
         local most = math.min(left + 1, 1000)
-        local found, sizes = next_ready(lanes, most)
+        local found, sizes
+        if #names == 1 and not is_paused(names[1]) then
+            found, sizes = next_in_one(names[1], most)
+        end
+        if not found then
+            local lanes = lanes_for(names, tasks)
+            if #lanes == 0 then
+                return claims, taken, preimages, false
+            end
+            found, sizes = next_ready(lanes, most)
+        end
         local ids, flags, slow = {}, {}, {}
         for i = 1, #found do
             local at = type(sizes) == 'number' and sizes or sizes[found[i]]

@@ -17,6 +17,7 @@ local due = index(K.due)
 local cancels = index(K.cancels)
 local idle = index(K.idle)
 local outbox = index(K.outbox)
+local FAR = 9007199254740991 -- a turn's number that none has: it is not known which was the last
 local woken, woken_names, called = {}, {}, {}
 local NOTHING = {}
 
@@ -27,7 +28,7 @@ end
 -- What is made of an instance that was written over: it keeps its attempts, and goes on if it lives.
 local function mend_holder()
     M.instances = M.instances + 1
-    return { M.instances, NOW + LIMIT.MENDED_LEASE_US, 0, 0, LIMIT.MENDED_LEASE_US, {}, '', false, '' }
+    return { M.instances, NOW + LIMIT.MENDED_LEASE_US, 0, 0, LIMIT.MENDED_LEASE_US, {}, '', false, '', FAR, {} }
 end
 
 -- What is made of a turn that was written over: its claims come back to it when all jobs are looked through.
@@ -205,9 +206,16 @@ local function is_paused(queue)
     return queues:get('p' .. queue)
 end
 
+local next_due -- when the next job's time comes; nil: that must be looked up
+
 -- Lets jobs whose time has come go on. Returns how many.
 local function promote(limit)
     due:flush()
+    next_due = tonumber(call('ZRANGE', K.due, 0, 0, 'WITHSCORES')[2])
+    if next_due and next_due > NOW then
+        return 0
+    end
+    next_due = nil
     local found = call('ZRANGE', K.due, '-inf', NOW, 'BYSCORE', 'LIMIT', 0, limit)
     local slow = {}
     local function is_plain(member) -- 'p', and whole
@@ -252,9 +260,7 @@ local function promote(limit)
 end
 
 local function next_due_us()
-    due:flush()
-    local first = call('ZRANGE', K.due, 0, 0, 'WITHSCORES')
-    local at = tonumber(first[2])
+    local at = not due:flush() and next_due or tonumber(call('ZRANGE', K.due, 0, 0, 'WITHSCORES')[2])
     if not at or at == math.huge then
         return -1
     end
@@ -263,6 +269,9 @@ end
 
 local function cancels_of(instance)
     cancels:flush()
+    if call('ZCARD', K.cancels) == 1 then -- the one that is always there
+        return NOTHING
+    end
     local prefix, asks = sized(instance), {}
     for _, member in ipairs(under(K.cancels, prefix)) do
         asks[#asks + 1] = text(member, #prefix + 17)

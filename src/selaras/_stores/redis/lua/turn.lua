@@ -11,14 +11,26 @@ local holder = holders:get(instance)
 if not holder then
     return finish(0, settle_all(instance, REQ[4]))
 end
+-- Turns that claimed nothing, and settled nothing or by successes alone, are noted in the holder's row: number, successes.
+local short, last = holder[HOLDER.short] or {}, holder[HOLDER.last] or FAR
 if acked > holder[HOLDER.acked] then
-    local from, to = '(' .. turn_field(instance, holder[HOLDER.acked]), '[' .. turn_field(instance, acked)
-    for _, field in ipairs(call('ZRANGE', K.batches, from, to, 'BYLEX')) do
-        if (tonumber(call('HGET', K.left, field) or 0) or 1) <= 0 then
-            drop_turn(field)
+    local others, unacked = acked - holder[HOLDER.acked], {}
+    for i = 1, #short, 2 do
+        if short[i] <= acked then
+            others = others - 1
+        else
+            unacked[#unacked + 1], unacked[#unacked + 2] = short[i], short[i + 1]
         end
     end
-    holder[HOLDER.acked] = acked
+    if others > 0 then
+        local from, to = '(' .. turn_field(instance, holder[HOLDER.acked]), '[' .. turn_field(instance, acked)
+        for _, field in ipairs(call('ZRANGE', K.batches, from, to, 'BYLEX')) do
+            if (tonumber(call('HGET', K.left, field) or 0) or 1) <= 0 then
+                drop_turn(field)
+            end
+        end
+    end
+    holder[HOLDER.acked], short = acked, unacked
 else
     acked = holder[HOLDER.acked]
 end
@@ -32,8 +44,13 @@ for _, task in ipairs(REQ[6]) do
     tasks[task] = true
 end
 local field = turn_field(instance, number)
-local kept = number > acked and turns:get(field)
 local settled, claims, position, more = NOTHING, NOTHING, M.position, false
+local kept = number > acked and number <= last and turns:get(field)
+for i = 1, #short, 2 do
+    if short[i] == number then
+        kept = { position, (short[i + 1] or 0) > 0 and { short[i + 1] } or NOTHING, NOTHING, NOTHING }
+    end
+end
 if kept then
     settled, position = kept[TOLD.settled], kept[TOLD.position]
     claims = claims_again(instance, kept)
@@ -56,11 +73,16 @@ elseif number > acked then
     local taken, preimages
     claims, taken, preimages, more = claim_all(instance, number, REQ[5], tasks, REQ[7])
     position = M.position
-    turns:set(field, { position, settled, taken, preimages })
-    call('ZADD', K.batches, 0, field)
-    if #taken > 0 then
-        call('HSET', K.left, field, #taken / 2)
+    if #taken == 0 and (#settled == 0 or (#settled == 1 and type(settled[1]) == 'number')) then
+        short[#short + 1], short[#short + 2] = number, settled[1] or 0
+    else
+        turns:set(field, { position, settled, taken, preimages })
+        call('ZADD', K.batches, 0, field)
+        if #taken > 0 then
+            call('HSET', K.left, field, #taken / 2)
+        end
     end
+    last = math.max(last, number)
 else
     local _
     _, _, _, more = claim_all(instance, number, REQ[5], tasks, 0)
@@ -79,5 +101,6 @@ if REQ[8] and #claims == 0 and not more and #REQ[5] > 0 then
         idle:add(sized(queue) .. struct.pack('>I8', holder[HOLDER.code]) .. instance)
     end
 end
+holder[HOLDER.last], holder[HOLDER.short] = last, short
 holders:set(instance, holder)
 return finish(1, settled, claims, position, more and 1 or 0, next_due_us(), cancels_of(instance), has_effects())
