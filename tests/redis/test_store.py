@@ -369,3 +369,42 @@ async def test_more_jobs_than_lua_holds_arguments_settle_in_one_call_and_tell_th
 
         assert [one.state for one in settled] == [JobState.SUCCEEDED] * many
         assert set(await partition.fates(attempts)) == {Fate.SETTLED}
+
+
+# ---------------------------------------------------------------- what an idle worker costs
+
+
+async def test_a_turn_that_claims_nothing_is_told_again_and_leaves_nothing_behind(redis_server: RedisServer) -> None:
+    async with opened(redis_server.url) as store:
+        partition = store.partitions[0]
+        await partition.enroll(Instance(id="i", lease_us=60_000_000, queues=("default",), tasks=("t",)))
+
+        def turn(number: int, acked: int, *ends: Settlement) -> TurnRequest:
+            return TurnRequest(
+                instance="i",
+                number=number,
+                since=START,
+                acked=acked,
+                settlements=ends,
+                queues=("default",),
+                tasks=frozenset(("t",)),
+                limit=10,
+                idle=True,
+            )
+
+        assert not (await partition.turn(turn(1, 0))).claims
+        await partition.enqueue([NewJob(id="job", task="t")], START)
+        assert not (await partition.turn(turn(1, 0))).claims  # its reply was lost
+        (claim,) = (await partition.turn(turn(2, 1))).claims
+        end = turn(3, 2, Settlement(claim.job, claim.fence, JobEvent.SUCCEED))
+        for _ in range(2):
+            (settled,) = (await partition.turn(end)).settled
+            assert (settled.state, settled.refusal) == (JobState.SUCCEEDED, None)
+        redis_server.call("CONFIG", "RESETSTAT")
+        await partition.turn(turn(4, 3))
+
+        calls = {name: count for name, count in redis_server.calls().items() if "config" not in name}
+        assert sum(calls.values()) <= 13, calls
+        for name in ("turns", "left"):  # the field that lets them exist
+            assert redis_server.call("HLEN", f"selaras:{{selaras.0}}:{name}") == 1
+        assert redis_server.call("ZCARD", "selaras:{selaras.0}:batches") == 1

@@ -23,7 +23,7 @@ class Waiters:
                 self._rung = False
                 return True
             self._futures.add(future)
-        alarm = loop.call_later(timeout, _answer, future, False)  # noqa: FBT003 - what it answers
+        alarm = loop.call_later(timeout, _answer, future, False)
         try:
             return await future
         finally:
@@ -41,10 +41,10 @@ class Waiters:
         for future in futures:
             loop = future.get_loop()
             if loop is here:
-                _answer(future, True)  # noqa: FBT003 - as above
+                _answer(future, True)
                 continue
             try:
-                loop.call_soon_threadsafe(_answer, future, True)  # noqa: FBT003 - as above
+                loop.call_soon_threadsafe(_answer, future, True)
             except RuntimeError:  # its loop is closed
                 pass
 
@@ -55,6 +55,6 @@ class Waiters:
         return rung
 
 
-def _answer(future: asyncio.Future[bool], rang: bool) -> None:  # noqa: FBT001 - called by the loop
+def _answer(future: asyncio.Future[bool], rang: bool) -> None:
     if not future.done():
         future.set_result(rang)
