@@ -113,7 +113,7 @@ class Task(Generic[P, R_co]):
             unique: at most one waiting job of this key; until it starts, or until it is finished.
             on_conflict: "keep" the waiting twin, or "replace" its arguments by these.
             after: run it when these have succeeded. after_finished: when these have ended, however.
-            expires: drop it if it has not started by then.
+            expires: drop it if it has not started by then; 0: never, whatever the task says.
             now: inside a job or scope: do not wait for that to succeed.
 
         Raises:

@@ -30,6 +30,10 @@ T = TypeVar("T")
 _TICK_S: Final = LEASE_US_LEAST / 3_000_000  # a token is renewed well before a third of the shortest life is left
 _NOTHING: Final = object()
 
+LOOKS_AT_ONCE: Final = 256
+"""Trips to look at keys that one loop has under way. Of ten thousand reads begun at once the first have been loaded and filled when
+the last ones are asked for; all asked at once, their tokens would run out while the loop is busy with the others."""
+
 
 class Alone(Exception):
     """The answer cannot be shared: load for yourself. Never leaves the cache."""
@@ -188,7 +192,11 @@ class Voyage:
 
 
 class Flights:
-    """All reads under way on one loop. `fetch` flies them, `renew` keeps their tokens, `check` asks for a log's end."""
+    """All reads under way on one loop. `fetch` flies them, `renew` keeps their tokens, `check` asks for a log's end.
+
+    Attributes:
+        looks: bounds the trips that look at keys.
+    """
 
     def __init__(
         self,
@@ -209,6 +217,7 @@ class Flights:
         self.running: dict[str, Flight] = {}
         self._aside: dict[str, Flight] = {}
         self._budgets: dict[str, Semaphore] = {}
+        self.looks = Semaphore(LOOKS_AT_ONCE)
         self._checks: dict[int, tuple[int, Task[None]]] = {}
         self._voyages: set[Voyage] = set()
         self._tasks: set[Task[Any]] = set()
@@ -393,6 +402,7 @@ class Flights:
         while self._voyages:
             await self._clock.sleep(_TICK_S)
             now = self._instant()
+            due: dict[int, list[Flight]] = {}
             for voyage in tuple(self._voyages):
                 if now - voyage.started_ns > voyage.lease_ns:
                     if voyage.unwanted():
@@ -404,7 +414,9 @@ class Flights:
                     voyage.renewed_ns = now
                     held = [flight for flight in voyage.members if flight.token and not flight.future.done()]
                     if held:
-                        await self._renew(held, voyage.lease_ns // 1_000)
+                        due.setdefault(voyage.lease_ns // 1_000, []).extend(held)
+            for lease_us, flights in due.items():
+                await self._renew(flights, lease_us)
 
     def own(self, work: Coroutine[Any, Any, T]) -> Task[T]:
         """Begin something that ends with the cache at the latest."""

@@ -26,6 +26,7 @@ from selaras._cache.histories import Seen
 from selaras._cache.keeping import Keeping
 from selaras._cache.lineage import Lineage
 from selaras._cache.local import LocalTier
+from selaras._cache.patience import Patience
 from selaras._cache.session import SESSION, Session, SessionKind
 from selaras._cache.storable import Storable, opened, without_value
 from selaras._cache.vigil import Vigil
@@ -130,7 +131,7 @@ class Loading:
         try:
             if not self._slow_us:
                 return await work
-            async with asyncio.timeout(self._slow_us / 1_000_000):
+            with Patience(self._slow_us / 1_000_000):
                 return await work
         except TimeoutError:
             error = StoreUnavailable(
@@ -254,6 +255,11 @@ class Loading:
 
     async def _see(self, index: int, flights: Sequence[Flight]) -> _Sight:
         follower = self._followers[index]
+        gate = flights[0].voyage.flights.looks
+        async with gate:  # whoever is through waits for the store alone, so everybody gets through
+            return await self._see_now(follower, flights)
+
+    async def _see_now(self, follower: Follower, flights: Sequence[Flight]) -> _Sight:
         sent = self._instant()
         if not follower.breaker.lets(sent):
             return _Sight(None)
@@ -269,7 +275,7 @@ class Loading:
             for f in flights
         ]
         try:
-            reply = await self.answer(follower, self._partitions[index].read(requests, follower.applied))
+            reply = await self.answer(follower, self._partitions[follower.index].read(requests, follower.applied))
         except StoreUnavailable:
             return _Sight(None)
         trusted = self._heard(follower, reply.news, sent)

@@ -151,10 +151,14 @@ async def warm(target: Target, family: str, arguments: Sequence[str], loads: int
 
     ARGUMENTs are the loader's, in order or as name=value. Without any (and for a loader that takes some) each line of the
     standard input names one value, as in: seq 1 1000 | selaras cache warm product
+
+    If one of the lines names none, that is said, and nothing is loaded.
     """
     spec = family_of(target, family)
-    lines = [arguments] if arguments or not spec.signature.parameters else _lines(family)
-    keys = [key_for(target, family, words) for words in lines]
+    if arguments or not spec.signature.parameters:
+        keys = [key_for(target, family, arguments)]
+    else:
+        keys = _keys_of_lines(target, family)
     with _progress(len(keys), shown=not as_json) as told:
         warmed = await warm_keys(target.app.program, keys, loads=loads, told=told)
     if as_json:
@@ -344,15 +348,26 @@ def _as_object(found: Found) -> dict[str, Any]:
     return {name: getattr(found, name) for name in found.__struct_fields__}
 
 
-def _lines(family: str) -> list[list[str]]:
-    """Read values' arguments from the standard input."""
+def _keys_of_lines(target: Target, family: str) -> list[Key[Any]]:
+    """Read values' arguments from the standard input, a value a line."""
     source = sys.stdin
     if source.isatty():
         raise Misused(f"say which values of {family}: its ARGUMENTs, or a line for each value on the standard input")
+    keys: list[Key[Any]] = []
+    number = 0
     try:
-        return [words for line in source if (words := shlex.split(line))]
+        for number, line in enumerate(source, 1):
+            if words := shlex.split(line):
+                keys.append(key_for(target, family, words))
+    except Misused as error:
+        raise Misused(f"line {number} of the standard input: {error.message}; nothing was loaded") from error
+    except UnicodeDecodeError as error:
+        raise Misused(f"line {number + 1} of the standard input is no text: {error}; nothing was loaded") from error
     except ValueError as error:
-        raise Misused(f"the standard input: {error}; write each value's arguments as in a shell") from error
+        raise Misused(
+            f"line {number} of the standard input: {error}; write each value's arguments as in a shell. Nothing was loaded"
+        ) from error
+    return keys
 
 
 def _tell_nobody(_: Warmed) -> None:

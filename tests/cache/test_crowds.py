@@ -1,0 +1,101 @@
+"""Very many reads at once: the loop is busy with them, and the store must not be blamed for that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from tests.cache.world import World, begin
+
+from selaras._cache.flight import LOOKS_AT_ONCE
+from selaras._cache.patience import LATE_STEPS_MOST, STEPS, Patience
+
+
+async def test_an_answer_is_not_late_because_the_loop_stood() -> None:
+    with Patience(0.2):
+        time.sleep(0.5)
+        await asyncio.sleep(0)
+        time.sleep(0.5)
+        await asyncio.sleep(0.001)
+
+
+async def test_an_answer_that_does_not_come_is_waited_for_no_longer() -> None:
+    began = time.monotonic()
+
+    with pytest.raises(TimeoutError):
+        with Patience(0.1):
+            await asyncio.Event().wait()
+
+    assert 0.1 <= time.monotonic() - began < 2
+    await asyncio.sleep(0)  # nobody is cancelled any more
+
+
+async def test_where_the_loop_always_stands_patience_ends_all_the_same() -> None:
+    async def hold_up() -> None:
+        while True:
+            time.sleep(0.004)
+            await asyncio.sleep(0)
+
+    busy = begin(hold_up())
+    try:
+        with pytest.raises(TimeoutError):
+            with Patience(STEPS * 0.001):
+                await asyncio.sleep((LATE_STEPS_MOST + STEPS) * 0.1)
+    finally:
+        busy.cancel()
+
+
+async def test_whoever_is_cancelled_meanwhile_is_cancelled() -> None:
+    async def wait() -> None:
+        with Patience(10):
+            await asyncio.Event().wait()
+
+    task = begin(wait())
+    await asyncio.sleep(0.01)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_of_very_many_reads_so_many_look_at_a_time_and_all_are_kept(world: World) -> None:
+    process = await world.process("p")
+    partition = process.partition()
+    most = now = 0
+    read = partition.read
+
+    async def counted(*args: object) -> object:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        try:
+            await asyncio.sleep(0)
+            return await read(*args)
+        finally:
+            now -= 1
+
+    partition.read = counted  # type: ignore[attr-defined]
+    rows = range(LOOKS_AT_ONCE * 3)
+
+    assert await asyncio.gather(*(process.get(row) for row in rows)) == [0 for _ in rows]
+    assert 1 < most <= LOOKS_AT_ONCE
+    assert world.data.loads == len(rows)
+    assert [process.cache.hit(world.slot(row)) for row in rows] == [0 for _ in rows]
+
+
+async def test_a_loader_that_reads_others_is_not_held_up_by_a_crowd(world: World) -> None:
+    """The bound is on looks alone: loads under way may need more of them."""
+    process = await world.process("p")
+    load = world.data.load
+
+    async def nested(row: int) -> int:
+        if row < 10_000:
+            await process.cache.get(world.slot(row + 10_000))
+        return int(await load(row))
+
+    world.like(load=nested)
+    rows = range(LOOKS_AT_ONCE + 10)
+
+    async with asyncio.timeout(20):
+        assert await asyncio.gather(*(process.get(row) for row in rows)) == [0 for _ in rows]
