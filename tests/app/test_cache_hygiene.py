@@ -514,3 +514,17 @@ async def test_a_cache_needs_no_task_and_no_worker(tmp_path: Path) -> None:
         assert await price(1) == 11
     await asyncio.sleep(0.01)
     assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("option", ["tags", "version"])
+def test_a_function_of_a_value_is_checked_at_import(option: str) -> None:
+    app = Selaras("memory://")
+    wrong: Any = {option: lambda id, value: value}
+
+    with pytest.raises(
+        ConfigurationError, match=rf"family 'price': {option}= takes a function of a value, and nothing"
+    ):
+
+        @app.cached(**wrong)
+        async def price(id: int) -> int:
+            return id

@@ -50,12 +50,13 @@ def test_changes_at_one_pace_give_a_share_of_it_whatever_was_before() -> None:
     assert RULE.ttl_us(past, RULE.first_us) == pytest.approx(0.1 * 600 * SECOND, rel=0.5)
 
 
-def test_lives_are_spread_and_never_above_the_bound() -> None:
+def test_lives_are_spread_and_never_beyond_the_bounds() -> None:
     past = Past(age_us=2 * HOUR)
     ttls = [RULE.ttl_us(past, RULE.first_us, chance) for chance in (0.0, 0.5, 0.999)]
 
     assert ttls[0] < ttls[1] < ttls[2]
     assert RULE.ttl_us(Past(age_us=100 * HOUR), RULE.first_us, 0.999) == RULE.max_us
+    assert RULE.ttl_us(Past(), RULE.first_us, 0.0) == RULE.min_us
 
 
 def test_longer_loads_begin_earlier() -> None:

@@ -267,6 +267,6 @@ def test_values_are_warmed_by_the_lines_of_the_standard_input(shell: Shell, line
     assert json.loads(warmed.stdout)["loaded"] == 3
     assert line.json("cache", "get", "product", "3")["tier"] == "shared"
     assert (wrong.exit_code, unclear.exit_code) == (2, 2)
-    assert "line 2 of the standard input: product: " in wrong.stderr
+    assert "line 2 of the standard input: id='price=3' is no int" in wrong.stderr
     assert "nothing was loaded" in wrong.stderr
     assert "line 1 of the standard input: No closing quotation" in unclear.stderr

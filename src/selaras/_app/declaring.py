@@ -480,6 +480,7 @@ def _codec(family: str, signature: Signature) -> Any:
 def _tagging(family: str, tags: Tagging, signature: Signature) -> Callable[[Any, Any], tuple[str, ...]] | None:
     if callable(tags):
         of_value = tags
+        _check_takes_a_value(family, "tags", of_value)
         return lambda _arguments, value: tuple(str(tag) for tag in of_value(value))
     texts = _several(family, "tags", tags)
     if not texts:
@@ -503,7 +504,23 @@ def _version(family: str, version: Callable[[Any], int] | None) -> Callable[[Any
         raise ConfigurationError(
             f"family {family!r}: version={version!r}: give a function of a value: lambda product: product.updated_seq"
         )
+    if version is not None:
+        _check_takes_a_value(family, "version", version)
     return version
+
+
+def _check_takes_a_value(family: str, option: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called with a value alone: as late as at a read it would cost each of them a load."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some builtins nobody knows
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"family {family!r}: {option}= takes a function of a value, and nothing else: {error}"
+        ) from None
 
 
 def _tag_template(family: str, text: str, signature: Signature) -> tuple[str, str | None]:

@@ -63,10 +63,13 @@ class Adaptive(Struct, frozen=True):
         return round(self.min_us / self.k)
 
     def ttl_us(self, past: Past, prior_us: int, chance: float = 0.5) -> int:
-        """Return how long a value lives that is stored now. `chance`: of the jitter, in [0, 1)."""
+        """Return how long a value lives that is stored now, never less than the least nor more than the most.
+
+        `chance`: of the jitter, in [0, 1).
+        """
         mean_us = (prior_us + past.span_us + past.age_us) * ONE / (ONE + past.changes)
         spread = 1 + JITTER * (2 * chance - 1)
-        return round(min(max(self.k * mean_us, self.min_us) * spread, self.max_us))
+        return round(min(max(max(self.k * mean_us, self.min_us) * spread, self.min_us), self.max_us))
 
 
 class Note(Struct, frozen=True, array_like=True):
