@@ -457,6 +457,32 @@ async def test_what_another_version_kept_is_a_miss_and_never_an_error(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("tags", ["goods", lambda value: [f"goods:{value % 2}"]], ids=["named", "of the value"])
+async def test_a_tag_that_a_deploy_added_counts_for_what_was_kept_before(
+    any_app: Callable[[], Selaras], tags: Any
+) -> None:
+    rows = {1: 10}
+    older, newer = any_app(), any_app()
+
+    async def product(id: int) -> int:
+        return rows[id]
+
+    async def same(id: int) -> int:
+        return rows[id]
+
+    tagged: Any = newer.cached(name="product", tags=tags)
+    old, new = older.cached(product), tagged(same)
+    goods = newer.tag("goods") if tags == "goods" else newer.tag("goods", 0)
+
+    assert await old(1) == 10
+    assert await new(1) == 10
+    for value in (12, 14):
+        rows[1] = value
+        await goods.invalidate()
+        assert await new.key(1).get(fresh="strict") == value
+    assert (await new.key(1).read()).tier == "local"
+
+
 async def test_a_family_that_was_renamed_begins_anew(any_app: Callable[[], Selaras]) -> None:
     loads: list[str] = []
 
@@ -520,11 +546,12 @@ async def test_a_cache_needs_no_task_and_no_worker(tmp_path: Path) -> None:
 def test_a_function_of_a_value_is_checked_at_import(option: str) -> None:
     app = Selaras("memory://")
     wrong: Any = {option: lambda id, value: value}
+    declare: Any = app.cached(**wrong)
+
+    async def price(id: int) -> int:
+        return id
 
     with pytest.raises(
         ConfigurationError, match=rf"family 'price': {option}= takes a function of a value, and nothing"
     ):
-
-        @app.cached(**wrong)
-        async def price(id: int) -> int:
-            return id
+        declare(price)

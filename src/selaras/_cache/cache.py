@@ -744,13 +744,13 @@ class Cache:
             return MISSING
         if not follower.untouched(slot.key, writer.position, slot.family.name, entry.tags):
             return MISSING
-        return self._decoded(slot, entry.value) if checksum(entry.value) == entry.checksum else MISSING
+        return self._shared(slot, entry) if checksum(entry.value) == entry.checksum else MISSING
 
     async def _read_in_transaction(self, slot: Slot) -> Reading:
         """What the caller's open transaction sees is nobody else's: nothing it loads is joined or stored (P13)."""
         sent = self.instant()
         entry, floor = (None, None) if slot.family.ttl_us == 0 else await self._loading.glance(slot)
-        value = MISSING if entry is None or _is_over(entry) else self._decoded(slot, entry.value)
+        value = MISSING if entry is None or _is_over(entry) else self._shared(slot, entry)
         if value is not MISSING and entry is not None:
             slot.family.counts.shared += 1
             self._local.lift(slot.key, self.instant())
@@ -855,6 +855,11 @@ class Cache:
         except (CorruptBytes, TypeError):
             self._local.drop(slot.key)
             return MISSING
+
+    def _shared(self, slot: Slot, entry: Entry) -> Any:
+        """Return the value of an entry of the shared tier; MISSING if its bytes are bad, or it lacks a tag by now."""
+        value = self._decoded(slot, entry.value)
+        return value if value is MISSING or slot.family.bears(slot.arguments, value, entry.tags) else MISSING
 
     def _local_reading(self, entry: LocalEntry, value: Any) -> Reading:
         proven_ns = max(entry.sent_ns, self._followers[entry.partition].confirmed_ns)

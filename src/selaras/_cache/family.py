@@ -155,6 +155,18 @@ class Family:
         """Return the rule of this value's ttl, if it follows its key's changes."""
         return self.adaptive if value is not None or self.adaptive_none else None
 
+    def bears(self, arguments: Any, value: Any, tags: tuple[str, ...]) -> bool:
+        """Say whether among these are all the tags that a value has: what another version of the program stored may lack some,
+        and whatever voided those did not void it.
+        """
+        if self.tags is None:
+            return True
+        try:
+            now = self.tags(arguments, value)
+        except Exception:  # noqa: BLE001 - of the program's own; a value that nobody can tag is not stored either
+            return False
+        return now == tags or set(now) <= set(tags)
+
     def late_us(self, ttl_us: int) -> int:
         """Return how long past its ttl a value is kept: to be served, or to be compared with the next one."""
         compared = self.adaptive is not None or self.load_again is not None

@@ -254,6 +254,9 @@ class HostTier:
         except CorruptBytes:
             self._damaged(slot, hosted.stamp)
             return None
+        if not family.bears(slot.arguments, value, hosted.tags):
+            self.counts.old += 1
+            return None
         with self._local.lock:  # nothing is applied between the judgement and the local tier's
             follower = self._followers[slot.partition]
             held = self._local.entries.get(slot.key)

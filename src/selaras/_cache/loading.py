@@ -329,6 +329,10 @@ class Loading:
             if not isinstance(error, OtherShape):  # what another version of the program stored is no damage
                 self._tell(Corrupt(family=family.name, key=slot.key, stamp=entry.stamp))
             return False
+        if not family.bears(slot.arguments, value, entry.tags):
+            flight.distrust = entry.stamp
+            flight.repairs += 1
+            return False
         if left_us is not None and is_over:
             if flight.renews != entry.stamp:
                 flight.renews = entry.stamp
@@ -390,6 +394,8 @@ class Loading:
         try:
             value = slot.family.codec.decode(entry.value)
         except CorruptBytes:
+            return None
+        if not slot.family.bears(slot.arguments, value, entry.tags):
             return None
         left_us = note_of(entry.note).left_us(entry.expires_in_us)
         position = self._followers[slot.partition].applied.position

@@ -356,7 +356,8 @@ def _keys_of_lines(target: Target, family: str) -> list[Key[Any]]:
     keys: list[Key[Any]] = []
     number = 0
     try:
-        for number, line in enumerate(source, 1):
+        for line in source:
+            number += 1
             if words := shlex.split(line):
                 keys.append(key_for(target, family, words))
     except Misused as error:
