@@ -75,7 +75,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         fenced: whether the datastore refuses a write of a lower fence than the row's.
         faults: rate by kind.
         shelf: whether the processes share a host tier. audit: the share of hits that is compared with the datastore.
-        warms: how often a reader, or a body that reads, brings values into the tiers first.
+        warms: how often a reader, or a body that reads, brings values into the tiers first. ahead: see `warm_ahead`.
     """
 
     seed: int
@@ -97,6 +97,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     shelf: bool = False
     audit: float = 0.0
     warms: float = 0.0
+    ahead: int = 0
 
     def rate(self, fault: Fault) -> float:
         """Return how often a fault happens."""
@@ -145,6 +146,7 @@ def plan_of(
         shelf=has_shelf,
         audit=0.3 if chance.random() < _AUDITED else 0.0,
         warms=chance.choice([0, 0.05, 0.2]),
+        ahead=chance.choice([0, 0, 4, 20]),
     )
 
 

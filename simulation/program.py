@@ -51,6 +51,7 @@ def declare(node: Node) -> Declared:
         "backoff_most": 1.0,
         "timeout": 4.0,
         "concurrency": plan.concurrency,
+        "warm_ahead": plan.ahead,
         "local_entries": 2 if plan.rate("evict") or plan.shelf else 1_000,
     }
     if plan.ttl_s:
