@@ -7,7 +7,8 @@ import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Final, Literal, cast
 
 from simulation.plan import Plan, plan_from, plan_of
@@ -79,7 +80,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drawn = plan_of(said.seed or 0, jobs=said.jobs, store=store, shelf=said.shelf)
         plan = plan_from(said.plan) if said.plan else drawn
         return _repeat(plan, shown=said.trace)
-    return _search(said, seconds or 60.0)
+    with _collecting_between_worlds():
+        return _search(said, seconds or 60.0)
+
+
+@contextmanager
+def _collecting_between_worlds() -> Generator[None]:
+    """Let the collector come when `_search` says so, and not after each world."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _repeat(plan: Plan, *, shown: int) -> int:

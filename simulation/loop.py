@@ -148,6 +148,7 @@ class Loop:
 
     def __init__(self, chance: Random, on_error: Callable[[dict[str, Any]], None]) -> None:
         self.now_ns = _START_NS
+        self.halted = False
         self.steps = 0
         self.runnable: list[Strand] = []
         self.lanes: list[Lane] = []
@@ -165,12 +166,12 @@ class Loop:
 
     # -- running
 
-    def run_until(self, over: Callable[[], bool], until_ns: int) -> bool:
-        """Run until it is over, or until an instant. Returns whether it is over."""
+    def run_until(self, until_ns: int) -> None:
+        """Run until an instant, or until `halted`."""
         self._step_in()
         runnable, timers, draw = self.runnable, self._timers, self._draw
         try:
-            while not over():
+            while not self.halted:
                 while timers and timers[0][0] <= self.now_ns:
                     step = heapq.heappop(timers)[2]
                     if not step.gone:
@@ -180,7 +181,7 @@ class Loop:
                         heapq.heappop(timers)
                     if not timers or timers[0][0] > until_ns:
                         self.now_ns = until_ns
-                        return over()
+                        return
                     self.now_ns = timers[0][0]
                     continue
                 at = int(draw() * len(runnable))
@@ -192,8 +193,7 @@ class Loop:
                         runnable[at] = last
                     strand.listed = False
                 if self.now_ns > until_ns:
-                    return over()
-            return True
+                    return
         finally:
             asyncio._set_running_loop(None)
 

@@ -80,6 +80,7 @@ class Promises:
         """A promise is broken; the first one counts."""
         if self.broken is None:
             self.broken = Broken(promise, what)
+            self._loop.halted = True
             self._trace.add("BROKEN", "", f"{promise}: {what}")
 
     # -- what the store does

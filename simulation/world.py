@@ -63,6 +63,7 @@ _LOG_TRIMMED: Final = 12
 _NO_FLOOR: Final = "the store does not answer"
 """Why a read went to a late datastore without knowing how new it must be: nothing is promised of it then."""
 _RECENT: Final = 4
+_OPEN: Final = [state for state in JobState if state not in FINAL]
 _LISTED_MOST: Final = 100_000
 _REPLICA_LAG_S: Final = 0.3
 _REFUSED: Final = (StoreUnavailable, LeaseLost)
@@ -112,8 +113,8 @@ class _Glass:
         intents = [one for name in names for one in at_once(self._partitions[home].intents(name))]
         return any(one.job == job and one.fence == fence for one in intents)
 
-    def records(self) -> dict[str, JobRecord]:
-        which = JobFilter(limit=_LISTED_MOST)
+    def records(self, states: Sequence[JobState] = ()) -> dict[str, JobRecord]:
+        which = JobFilter(states=tuple(states), limit=_LISTED_MOST)
         pages = [
             one._inspector.snapshot(lambda con: inspection.jobs(con, which))
             if self._sqlite
@@ -671,7 +672,7 @@ class World:
         end_ns = self.loop.now_ns + round(seconds * 1e9)
         while not self._over and not over() and self.loop.now_ns < end_ns:
             until_ns = min(end_ns, self.loop.now_ns + _ASK_EVERY_NS)
-            self.loop.run_until(lambda: self.promises.broken is not None, until_ns)
+            self.loop.run_until(until_ns)
         return over()
 
     def _look(self) -> None:
@@ -680,10 +681,10 @@ class World:
             self.loop.outside_later(_LOOK_EVERY_S, self._look)
 
     def _all_ended(self) -> bool:
-        return not unended(self.glass.records()) and not self.glass.outboxes()
+        return not unended(self.glass.records(_OPEN)) and not self.glass.outboxes()
 
     def _say_unended(self) -> str:
-        waiting = unended(self.glass.records())
+        waiting = unended(self.glass.records(_OPEN))
         told = ", ".join(f"{self.trace.name(one.id)} is {one.state.value} in line {one.line!r}" for one in waiting[:5])
         return f"{len(waiting)} jobs had not ended {SETTLING_S:g} s after the last fault: {told or 'effects wait'}"
 
