@@ -540,7 +540,7 @@ async def test_warming_fetches_for_a_batch_of_claims_and_leaves_their_own_keys_o
     two = await a.claim("two", writes=[world.slot(2)])
     _ = a.calls
 
-    await a.cache.warm([world.slot(row) for row in (1, 2, 3, 4)], [one, two])
+    await a.cache.warming.warm([world.slot(row) for row in (1, 2, 3, 4)], [one, two])
 
     assert a.calls == ["read", "fill"]
     assert [await a.tier(row, session=one) for row in (3, 4)] == ["local", "local"]
@@ -551,22 +551,22 @@ async def test_warming_fetches_for_a_batch_of_claims_and_leaves_their_own_keys_o
 async def test_what_an_attempt_of_this_process_writes_is_not_warmed_for_others(world: World) -> None:
     a = await world.process("a")
     one = await a.claim("one", writes=[world.slot(1)])
-    a.cache.writes(one)
+    a.cache.warming.writes(one)
     other = await a.claim("other")
 
-    assert a.cache.holds([world.slot(1)])
-    await a.cache.warm([world.slot(1), world.slot(2)], [other])
+    assert a.cache.warming.holds([world.slot(1)])
+    await a.cache.warming.warm([world.slot(1), world.slot(2)], [other])
     assert world.data.loads == 1
 
     await a.settle(one)
-    assert not a.cache.holds([world.slot(1)])
+    assert not a.cache.warming.holds([world.slot(1)])
 
 
 async def test_warming_swallows_what_fails(world: World) -> None:
     a = await world.process("a")
     world.data.error = RuntimeError("no")
 
-    await a.cache.warm([world.slot(1)])
+    await a.cache.warming.warm([world.slot(1)])
 
     world.data.error = None
     assert await a.get(1) == 0

@@ -90,7 +90,7 @@ def said(found: Found) -> str:
     if found.voided_at:
         why = f"the event at position {found.voided_at} had voided it"
     else:
-        why = "nothing told the cache of the change: is there a task without writes=, or another program that writes?"
+        why = "nothing told the cache of the change: a task without writes= may have written it, or another program"
     voided = "" if found.age_us is None else f", last voided {format_us(found.age_us // 1_000 * 1_000)} before"
     return (
         f"{found.key} was served to {who} from the {found.tier} tier as of position {found.position}{voided}, and the"

@@ -143,7 +143,7 @@ class AppHost:
             if claim.writes or claim.serves:
                 _own(session, claim, places.written)
                 session.late = self._cache.closing(session.opens) if session.opens else {}
-                self._cache.writes(session)
+                self._cache.warming.writes(session)
         policy = spec.policy if meta is NO_META else _policy(spec.policy, meta)
         return AttemptRun(
             self._program,
@@ -176,7 +176,7 @@ class AppHost:
 
     def must_wait(self, runs: Sequence[Run]) -> bool:
         """See `Host`."""
-        holds = self._cache.holds
+        holds = self._cache.warming.holds
         return any(_is_ours(run) and (run.claim.elsewhere or (run.warms and not holds(run.warms))) for run in runs)
 
     async def ready_for(self, runs: Sequence[Run]) -> None:
@@ -189,13 +189,13 @@ class AppHost:
         reading = [run for run in ours if run.warms and run.stopping is None and run.mode is not Mode.PROCESS]
         slots = {slot.key: slot for run in reading for slot in run.warms}
         if slots:
-            await self._cache.warm(list(slots.values()), [run.session for run in reading])
+            await self._cache.warming.warm(list(slots.values()), [run.session for run in reading])
 
     def ahead(self, waiting: Sequence[Waiting], most: int) -> None:
         """See `Host`."""
         slots = {slot.key: slot for slot in self._read_by(waiting)}
         new = [slot for key, slot in slots.items() if key not in self._begun]
-        begun = self._cache.ahead(new, most)
+        begun = self._cache.warming.ahead(new, most)
         # Each once while it is in sight: what fails, or cannot be kept here, is left to the attempt.
         self._begun = {key for key in self._begun if key in slots} | begun
 

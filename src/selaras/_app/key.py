@@ -125,7 +125,7 @@ class Key(Generic[V]):
         """Bring it into the local tier."""
         process = self._program.process()
         await process.open()
-        await process.cache.warm([self.slot])
+        await process.cache.warming.warm([self.slot])
 
     async def explain(self) -> str:
         """Say what stands in this place in each tier and what a read would do now, for people."""

@@ -10,8 +10,8 @@ from msgspec import Struct
 from selaras._app.checks import count
 from selaras._app.key import Key
 from selaras._app.program import Program
-from selaras._cache.cache import Brought
 from selaras._cache.family import Slot
+from selaras._cache.warming import Brought
 from selaras._core.errors import ConfigurationError
 
 LOADS_AT_ONCE: Final = 16
@@ -72,7 +72,7 @@ async def warm(
     await process.open()
     warmed = Warmed()
     for slots in _pieces(map(_slot_of, keys), loads):
-        warmed = warmed.plus(await process.cache.bring(slots))
+        warmed = warmed.plus(await process.cache.warming.bring(slots))
         if told is not None:
             told(warmed)
         await process.clock.sleep(0)  # where all is at hand nothing else would get a turn

@@ -17,8 +17,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
-from msgspec import Struct
-
 from selaras._cache.auditing import Auditor, Reader
 from selaras._cache.family import Family, Reading, Slot, lag_us_of
 from selaras._cache.flight import Alone, Flights, Outcome, Stale
@@ -30,9 +28,10 @@ from selaras._cache.keeping import Keeping
 from selaras._cache.lineage import Lineage
 from selaras._cache.loading import Loading
 from selaras._cache.local import READS_COUNTED, LocalEntry, LocalTier, count_read
-from selaras._cache.session import SESSION, Session, SessionKind, session_here
+from selaras._cache.session import SESSION, Session, session_here
 from selaras._cache.storable import Storable, opened
 from selaras._cache.voiding import Voiding
+from selaras._cache.warming import Warming
 from selaras._cache.window import Window
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.shelf import Shelf
@@ -43,12 +42,11 @@ from selaras._core.cache.events import CacheEvent, SharedTierBack, SharedTierLos
 from selaras._core.cache.freshness import Level, Need, may_join, proves, since_of
 from selaras._core.cache.lifetimes import note_of
 from selaras._core.cache.lineage import What
-from selaras._core.cache.opening import open_name
 from selaras._core.cache.packing import unpacked
 from selaras._core.codec import CorruptBytes, checksum
 from selaras._core.errors import StoreUnavailable, WouldDeadlock
 from selaras._core.jobs.job import Settled
-from selaras._core.positions import News, Pushed, Scope
+from selaras._core.positions import News, Pushed
 
 
 class _Missing:
@@ -62,26 +60,6 @@ MISSING: Final = _Missing()
 SWEEP_NS: Final = 20_000_000
 """The least time between two looks for what is over."""
 
-
-class Brought(Struct, frozen=True, kw_only=True):
-    """What bringing values into the tiers came to.
-
-    Attributes:
-        held: the local tier had it. shared: the shared tier had it. loaded: the datastore was asked, and it is kept.
-        unkept: the datastore was asked, and it is not kept: somebody writes it, or the store did not answer.
-        failed: its loader failed. error: what the first of them raised.
-    """
-
-    held: int = 0
-    shared: int = 0
-    loaded: int = 0
-    unkept: int = 0
-    failed: int = 0
-    error: BaseException | None = None
-
-
-WRITTEN_MOST: Final = 10_000
-"""Keys remembered that attempts of this process write; those whose end is never heard of are among them."""
 
 HINT_S: Final = 0.001
 """A hint that a log has grown waits so long: for others, and for a turn whose reply brings the same news."""
@@ -129,7 +107,6 @@ class Cache:
         self._families: dict[str, Family] = {}
         self._loops: dict[int, Flights] = {}
         self._hints: dict[int, int] = {}
-        self._written: dict[str, Session] = {}  # keys that attempts of this process write, so far as is known
         self._following: set[asyncio.Task[None]] = set()
         self._storable = Storable(self._tell, entropy.random if entropy else _no_chance)
         self._keeping = Keeping(self._followers, self._local)
@@ -195,6 +172,17 @@ class Cache:
             )
         )
 
+        self.warming = Warming(
+            self._local,
+            self._followers,
+            clock,
+            self._families,
+            need=self._need,
+            prove=self._prove,
+            flights=self._flights,
+            join_floor=self._join_floor,
+            get_many=self.get_many,
+        )
         self.window = Window(
             self._loading,
             self._followers,
@@ -284,9 +272,7 @@ class Cache:
         """Hear what became of a session's settle, after its news: puts that were stored enter the local tier, each at
         its own position (P3). `partition`: the one that answered. `sent_ns`: when the settle was sent.
         """
-        for key in session.own:
-            if self._written.get(key) is session:
-                del self._written[key]
+        self.warming.ended(session)
         stored = {key: (position, stamp) for key, position, stamp in settled.stored}
         if self.lineage is not None:
             self._note_settle(self.lineage, session, settled, {key: position for key, (position, _) in stored.items()})
@@ -623,88 +609,6 @@ class Cache:
                     session.watcher.saw(slot.key, outcome.position, outcome.tier)
         return values
 
-    def holds(self, slots: Sequence[Slot]) -> bool:
-        """Say whether to warm these would gain nothing: the local tier has an entry, fresh enough or not, or nothing can be
-        stored, since an attempt of this process writes the key.
-        """
-        entries, written = self._entries, self._written
-        for slot in slots:
-            if slot.key not in entries and slot.key not in written and self._local.find(slot.key) is None:
-                return False
-        return True
-
-    def writes(self, session: Session) -> None:
-        """An attempt was claimed: what it writes can't be stored until `settled` hears of its end."""
-        if len(self._written) > WRITTEN_MOST:
-            self._written.clear()  # a hint: at worst they are warmed in vain
-        for key in session.own:
-            self._written[key] = session
-
-    async def warm(self, slots: Sequence[Slot], sessions: Sequence[Session] = ()) -> None:
-        """Bring values into the local tier, fresh enough for these sessions. Keys that they write are left out; what
-        fails is left to the read that follows.
-        """
-        written = {key for session in sessions for one in session.chain() for key in (*one.own, *one.serves)}
-        wanted = [slot for slot in slots if slot.key not in written and not self.holds((slot,))]
-        if not wanted:
-            return
-        reader = _latest(sessions)
-        before = SESSION.set(reader) if reader else None
-        try:
-            await self.get_many(wanted)
-        except Exception:  # noqa: BLE001, S110 - the read that needs the value meets the same error, and tells its caller
-            pass
-        finally:
-            if before is not None:
-                SESSION.reset(before)
-
-    def ahead(self, slots: Sequence[Slot], most: int) -> set[str]:
-        """Begin to bring values for jobs that wait to be claimed, `most` at a time, and wait for nothing. What is at hand,
-        or is written or loaded by others, is left alone. Returns the keys that were begun.
-        """
-        wanted = [slot for slot in slots if slot.family.ttl_us != 0 and not self._gains_nothing(slot)]
-        if not wanted:
-            return set()
-        for slot in wanted:
-            self._families[slot.family.name] = slot.family
-        return self._flights().ahead(wanted, most)
-
-    def _gains_nothing(self, slot: Slot) -> bool:
-        follower = self._followers[slot.partition]
-        opened = open_name(Scope.FAMILY, slot.family.name, slot.partition)
-        return opened in self._written or self.holds((slot,)) or follower.breaker.is_open(self._now_ns())
-
-    async def bring(self, slots: Sequence[Slot]) -> Brought:
-        """Bring values into the tiers, as a read would that does not need them: in one trip a partition, with one call of
-        each batch loader. Whatever the number of processes that do it, each key is loaded once.
-        """
-        session = session_here()
-        rest: list[Slot] = []
-        held = 0
-        need = max(
-            (self._need(slot.family, None, session) for slot in slots), key=lambda need: need.since_ns, default=None
-        )
-        for slot in {slot.key: slot for slot in slots}.values():
-            self._families[slot.family.name] = slot.family
-            if need is not None and await self._prove(slot, need) is not None:
-                held += 1
-            elif session is None or not (session.writes(slot.key) or session.opener_of(slot.family)):
-                rest.append(slot)
-        if need is None or not rest:
-            return Brought(held=held)
-        outcomes = await self._flights().ride_each(rest, need, self._join_floor)
-        failed = [one for _, one in outcomes if isinstance(one, BaseException)]
-        came = [one for _, one in outcomes if not isinstance(one, BaseException)]
-        loaded = [one for one in came if one.tier == "loader"]
-        return Brought(
-            held=held,
-            shared=len(came) - len(loaded),
-            loaded=sum(1 for one in loaded if one.position is not None),
-            unkept=sum(1 for one in loaded if one.position is None),
-            failed=len(failed),
-            error=failed[0] if failed else None,
-        )
-
     # -- own keys, and reads inside of transactions
 
     async def _read_own(self, slot: Slot, writer: Session) -> Reading:
@@ -978,16 +882,6 @@ class Cache:
                 await flights.close()
             else:
                 flights.close_from_outside()
-
-
-def _latest(sessions: Sequence[Session]) -> Session | None:
-    """Return a session that must see all that these must see."""
-    if not sessions:
-        return None
-    since = max(session.since_ns for session in sessions)
-    homes = {session.home for session in sessions}
-    home = homes.pop() if len(homes) == 1 else -1
-    return Session(SessionKind.LOADING, since, home, max(session.position for session in sessions))
 
 
 def _may_be_stale(family: Family, fresh: Level | None) -> bool:
