@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.app.work import work
 
-from selaras import ConfigurationError, JobCancelled, JobState, ParentFailed, Selaras
+from selaras import ConfigurationError, JobCancelled, JobFailed, JobState, ParentFailed, Selaras
 
 
 async def test_a_dependent_waits_for_its_parents(app: Selaras) -> None:
@@ -137,6 +138,57 @@ async def test_a_step_whose_key_nobody_knows_yet_is_refused(app: Selaras) -> Non
 
     with pytest.raises(ConfigurationError, match="'id'"):
         make.call().then(change)
+
+
+async def test_a_step_that_can_take_no_value_of_the_one_before_is_refused(app: Selaras) -> None:
+    @app.task
+    async def name() -> str:
+        return "a"
+
+    @app.task
+    async def nothing() -> None: ...
+
+    @app.task
+    async def double(number: int) -> int:
+        return number * 2
+
+    with pytest.raises(ConfigurationError, match=r"'\S*double' cannot follow .*'number', takes int, and .*returns str"):
+        name.call().then(double)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="returns None"):
+        nothing.call().then(double)  # type: ignore[arg-type]
+
+
+async def test_a_value_that_does_not_fit_the_next_step_is_told_with_its_parameter(app: Selaras) -> None:
+    @app.task
+    async def either(which: bool) -> Any:
+        return 1 if which else "one"
+
+    @app.task
+    async def double(number: int) -> int:
+        return number * 2
+
+    fits = await either.call(True).then(double).enqueue()
+    fails = await either.call(False).then(double).enqueue()
+    await work(app)
+
+    assert await fits.result(timeout=10) == 2
+    with pytest.raises(JobFailed, match=r"TypeError: the value of the step before does not fit 'number'.*double"):
+        await fails.result(timeout=10)
+
+
+async def test_a_bool_is_an_int_to_the_next_step(app: Selaras) -> None:
+    @app.task
+    async def is_there() -> bool:
+        return True
+
+    @app.task
+    async def count(number: int) -> int:
+        return number + 1
+
+    job = await is_there.call().then(count).enqueue()
+    await work(app)
+
+    assert await job.result(timeout=10) == 2
 
 
 async def test_a_dependent_reads_what_its_parent_wrote(app: Selaras) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from selaras import ConfigurationError, Selaras
+from selaras import ConfigurationError, Selaras, StoreMismatch
 from selaras._app.opening import address_of, mask
 from selaras._app.origin import Origin
 from selaras._app.settings import OPTIONS, settings_from
@@ -72,11 +72,28 @@ def test_every_setting_has_a_variable_and_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"retries": -1}, {"timeout": "soon"}, {"no_such": 1}, {"lease": 5, "heartbeat": 5}, {"partitions": 0}]
+    "given",
+    [
+        {"retries": -1},
+        {"timeout": "soon"},
+        {"no_such": 1},
+        {"lease": 5, "heartbeat": 5},
+        {"partitions": 0},
+        {"concurrency": 0},
+        {"threads": 0},
+        {"children": 0},
+    ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):
         settings_from(given, {})
+
+
+def test_a_worker_without_room_is_refused_wherever_it_is_said() -> None:
+    with pytest.raises(ConfigurationError, match="SELARAS_CONCURRENCY='0': give at least 1"):
+        settings_from({}, {"SELARAS_CONCURRENCY": "0"})
+    with pytest.raises(ConfigurationError, match="threads=0: give at least 1"):
+        Selaras("memory://").worker(threads=0)
 
 
 def test_an_app_opens_nothing_until_it_must(tmp_path: Path) -> None:
@@ -121,6 +138,17 @@ async def test_a_store_that_is_there_says_itself_how_many_partitions_it_has(tmp_
 
     async with Selaras(url) as app:
         assert app.process().partitions == 4
+
+
+async def test_a_store_of_another_number_of_partitions_than_is_said_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with Selaras(url):
+        pass
+
+    with pytest.raises(StoreMismatch, match=r"partition 0 of 1.*partition 0 of 4.*\?partitions=1.*partitions="):
+        await Selaras(url, partitions=4).process().open()
+    async with Selaras(f"{url}?partitions=1", partitions=4):
+        pass
 
 
 async def test_an_app_that_was_closed_opens_again_at_the_next_need(tmp_path: Path) -> None:

@@ -21,10 +21,12 @@ from tests.core.values import (
     ANNOTATED,
     FOREIGN,
     PLAIN,
+    SIMPLE,
     Basket,
     Colour,
     Movie,
     Node,
+    Odd,
     Order,
     Pair,
     Point,
@@ -35,6 +37,7 @@ from tests.core.values import (
 
 from selaras._core.codec import Codec, CorruptBytes, OtherShape, Secret, checksum, codec_of, peek
 from selaras._core.errors import ConfigurationError, NotEncodable
+from selaras._core.shapes import can_become
 
 T = TypeVar("T")
 
@@ -59,6 +62,43 @@ def test_annotated_values_come_back_as_they_were(pair: tuple[Any, Any], data: st
     back = round_trip(annotation, value)
 
     assert same(back, value), (annotation, value, back)
+
+
+@given(SIMPLE, SIMPLE, st.data())
+@settings(max_examples=500, deadline=None)
+def test_what_another_annotation_can_read_is_never_said_to_be_impossible(
+    given_pair: tuple[Any, Any], taken_pair: tuple[Any, Any], data: st.DataObject
+) -> None:
+    written, read = codec_of(given_pair[0]), codec_of(taken_pair[0])
+    try:
+        read.adopt(written.encode(data.draw(given_pair[1])))
+    except CorruptBytes:
+        return
+    assert can_become(written.shape, read.shape), (given_pair[0], taken_pair[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "taken", "possible"),
+    [
+        (str, int, False),
+        (int, str, False),
+        (None, int, False),
+        (list[int], int, False),
+        (Product, str, False),
+        (int | str, list[int], False),
+        (int, float, True),
+        (bool, int, True),
+        (int, Decimal | None, True),
+        (int | None, int, True),
+        (str, datetime, True),
+        (Product, dict[str, Any], True),
+        (Any, int, True),
+        (int, Any, True),
+        (Odd, str, True),
+    ],
+)
+def test_types_that_cannot_meet_are_told(given: Any, taken: Any, possible: bool) -> None:
+    assert can_become(codec_of(given).shape, codec_of(taken).shape) is possible
 
 
 @given(PLAIN)

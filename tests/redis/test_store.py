@@ -21,7 +21,7 @@ from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
 from selaras._stores.redis.address import redis_address
 from selaras._stores.redis.partition import ALONE_BYTES
-from selaras._stores.redis.store import FORMAT, RedisStore, partitions_for
+from selaras._stores.redis.store import FORMAT, RedisStore
 
 
 def store_at(url: str, *, partitions: int = 1) -> RedisStore:
@@ -106,10 +106,14 @@ async def test_two_prefixes_are_two_stores_whatever_they_hold(redis_server: Redi
 
 
 def test_a_cluster_has_sixteen_partitions_unless_it_is_said() -> None:
-    assert partitions_for(redis_address("redis+cluster://h"), 1) == 16
-    assert partitions_for(redis_address("redis+cluster://h"), 4) == 4
-    assert partitions_for(redis_address("redis+cluster://h?partitions=1"), 4) == 1
-    assert partitions_for(redis_address("redis://h"), 1) == 1
+    def count_of(url: str, **settings: int) -> int:
+        return Selaras(url, **settings).process().partitions  # type: ignore[arg-type]
+
+    assert count_of("redis+cluster://h") == 16
+    assert count_of("redis+cluster://h", partitions=4) == 4
+    assert count_of("redis+cluster://h", partitions=1) == 1
+    assert count_of("redis+cluster://h?partitions=1", partitions=4) == 1
+    assert count_of("redis://h") == 1
 
 
 # ---------------------------------------------------------------- what a server forgot (P20)

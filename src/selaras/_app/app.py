@@ -140,6 +140,7 @@ class Selaras:
                 failed, too: deaths do not count as retries.
             timeout: after so long the body is told to end, and its attempt has failed. A coroutine that blocks its loop
                 cannot be told: it counts as what it then returns.
+            expires: a job that has not started so long after its enqueue is dropped; 0, as by default: none ever is.
             executor: "process" runs it in a process that can be killed.
 
         Raises:

@@ -15,6 +15,7 @@ from selaras._app.placing import Placed, Planned, place
 from selaras._app.portal import aio_of, wait_for
 from selaras._app.program import Program
 from selaras._core.errors import ConfigurationError
+from selaras._core.shapes import can_become
 from selaras._core.signature import Arguments
 
 P = ParamSpec("P")
@@ -53,7 +54,8 @@ class Call(Struct, Generic[R_co], eq=False):
         """Follow this by another task, whose first argument is this one's value. The new call stands for the chain.
 
         Raises:
-            ConfigurationError: it is no task, or its key or line is named by that first argument, which nobody knows yet.
+            ConfigurationError: it is no task, its key or line is named by that first argument, which nobody knows yet, or
+                that can be no value of what this one returns.
         """
         # Its first argument is not there yet, so it binds by another signature than its own `call`.
         follow = getattr(step, "follow", None)
@@ -86,7 +88,21 @@ def following(
             f"task {spec.name!r} names its key or line by {first!r}, its first parameter, which then() fills with a value "
             f"nobody knows yet: put another parameter first, or enqueue it from the step before"
         )
+    _check_meet(before.spec, spec, first)
     return Call(program, spec, spec.rest.bind(args, kwargs), options, before)
+
+
+def _check_meet(before: TaskSpec, spec: TaskSpec, first: str) -> None:
+    """Refuse a step that can take no value of the one before. Annotations that say nothing yet are left to the run."""
+    try:
+        given, taken = before.result.shape, spec.first.shape
+    except (ConfigurationError, NameError):
+        return
+    if not can_become(given, taken):
+        raise ConfigurationError(
+            f"task {spec.name!r} cannot follow {before.name!r}: its first parameter, {first!r}, takes {taken.name}, "
+            f"and {before.name!r} returns {given.name}"
+        )
 
 
 def checked_calls(calls: Iterable[Call[R]]) -> list[Call[R]]:

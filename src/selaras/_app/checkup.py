@@ -8,7 +8,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from selaras._app.opening import Address, driver_of
+from msgspec.structs import replace
+
+from selaras._app.opening import Address, driver_of, said_partitions
 from selaras._app.settings import Settings
 from selaras._contracts.clock import Clock
 from selaras._contracts.finding import Finding, doubtful, fine
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 async def check_up(address: Address, clock: Clock, settings: Settings) -> tuple[Finding, ...]:
     """Look at the store of an address, whatever state it is in, and at the host tier."""
-    found = await _check_up_store(address, clock)
+    found = await _check_up_store(address, clock, settings)
     if not settings.host_tier:
         return found
     if not clock_origin():
@@ -33,12 +35,12 @@ async def check_up(address: Address, clock: Clock, settings: Settings) -> tuple[
     return (*found, *await check_up_memcached(shelf, patience_us=settings.host_timeout, clock=clock))
 
 
-async def _check_up_store(address: Address, clock: Clock) -> tuple[Finding, ...]:
+async def _check_up_store(address: Address, clock: Clock, settings: Settings) -> tuple[Finding, ...]:
     versions = f"selaras {version('selaras')}, Python {platform.python_version()}"
     first = fine("versions", "", versions)
+    said = said_partitions(address, settings.said_partitions)
     if address.redis is not None:
-        return (first, *await _check_up_redis(address.redis, clock))
-    said = int(address.options.get("partitions") or 0) or None
+        return (first, *await _check_up_redis(replace(address.redis, partitions=said), clock))
     return (first, *await asyncio.to_thread(lambda: tuple(check_up_sqlite(Path(address.path), said))))
 
 

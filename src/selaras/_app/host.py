@@ -106,6 +106,9 @@ class AppHost:
             arguments = _decode(spec, claim, meta)
         except Unbindable as error:
             return self._misfit(claim, f"the arguments do not fit task {claim.task!r} as this worker knows it: {error}")
+        except _StepMismatch as error:
+            end = Failed(Failure("TypeError", str(error)), final=True)
+            return settlement_of(claim, end, spec.policy, self._process.entropy)
         except ValueError as error:
             return settlement_of(claim, Unreadable(str(error)), spec.policy, self._process.entropy)
         except Exception as error:  # noqa: BLE001 - types of the program's own are made here, and may raise anything
@@ -327,7 +330,18 @@ def _decode(spec: TaskSpec, claim: Claim | Waiting, meta: Meta) -> Arguments:
     rest = spec.rest.decode(claim.payload)
     if claim.input is None:
         raise CorruptBytes("the value of the step before is missing")
-    return spec.signature.with_first(spec.first.decode(claim.input), rest)
+    try:
+        value = spec.first.adopt(claim.input)
+    except CorruptBytes as error:
+        raise _StepMismatch(
+            f"the value of the step before does not fit {spec.signature.parameters[0]!r}, the first parameter of task "
+            f"{spec.name!r}: {error.__cause__ or error}"
+        ) from error
+    return spec.signature.with_first(value, rest)
+
+
+class _StepMismatch(Exception):
+    """The value of the step before is nothing that the first parameter takes."""
 
 
 def _own(session: Session, claim: Claim, written: Mapping[str, Slot]) -> None:

@@ -85,22 +85,29 @@ def address_of(
             raise ConfigurationError(f"{mask(url)}: there is no store {scheme!r}; give one of {_KNOWN}")
 
 
-def open_store(address: Address, partitions: int, clock: Clock, entropy: Entropy) -> Store:
+def said_partitions(address: Address, partitions: int | None) -> int | None:
+    """Return how many partitions there are said to be: by the URL, else by the setting; None: by neither."""
+    if address.redis is not None and address.redis.partitions is not None:
+        return address.redis.partitions
+    return int(address.options["partitions"]) if "partitions" in address.options else partitions
+
+
+def open_store(address: Address, partitions: int | None, clock: Clock, entropy: Entropy) -> Store:
     """Make the store that an address names; not connected yet.
 
-    How many partitions it has is fixed when it is made: of a file that is there it is read, if the URL does not say it.
+    How many partitions it has is fixed when it is made: of a file that is there it is read, if nobody says it.
     """
-    said = int(address.options.get("partitions") or 0)
+    said = said_partitions(address, partitions)
     if address.kind == "memory":
         from selaras._stores.memory.store import MemoryStore
 
-        return MemoryStore(clock, partitions=said or partitions, entropy=entropy)
+        return MemoryStore(clock, partitions=said or 1, entropy=entropy)
     if address.redis is not None:
-        return _open_redis(address.redis, partitions, entropy)
+        return _open_redis(address.redis, said, entropy)
     from selaras._stores.sqlite.file import partitions_in
     from selaras._stores.sqlite.store import SqliteStore
 
-    count = said or partitions_in(Path(address.path)) or partitions
+    count = said or partitions_in(Path(address.path)) or 1
     match address.options.get("synchronous", "normal"):
         case ("normal" | "full") as synchronous:
             pass
@@ -146,10 +153,10 @@ def _redis(url: str, namespace: str) -> Address:
     return Address("redis", f"{servers}/{where.service}{where.account.db}", {}, where.shown, where)
 
 
-def _open_redis(where: RedisAddress, partitions: int, entropy: Entropy) -> Store:
+def _open_redis(where: RedisAddress, said: int | None, entropy: Entropy) -> Store:
     with driver_of(where):
-        from selaras._stores.redis.store import RedisStore, partitions_for
-    store = RedisStore(where, partitions=partitions_for(where, partitions), entropy=entropy)
+        from selaras._stores.redis.store import RedisStore, usual_partitions
+    store = RedisStore(where, partitions=said or usual_partitions(where), entropy=entropy)
     return cast(Store, store)  # as for the one on SQLite
 
 

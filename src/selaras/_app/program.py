@@ -54,7 +54,7 @@ class Program:
 
     def _make_process(self) -> Process:
         clock, entropy = system_clock(), system_entropy()
-        store = open_store(self.address, self.settings.partitions, clock, entropy)
+        store = open_store(self.address, self.settings.said_partitions, clock, entropy)
         shelf = open_shelf(self.settings.host_tier, self.settings.host_timeout)
         return Process(store, clock, entropy, self.settings, self.registry, shelf, shelf_owner(self.address))
 

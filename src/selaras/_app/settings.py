@@ -45,7 +45,10 @@ class Option(Struct, frozen=True):
             return checked_name(value, what=origin)
         if self.kind == "memcached":
             return address_of(value, origin).shown if value else ""
-        return _count(value, origin)
+        number = _count(value, origin)
+        if number < 1 and self.name in _AT_LEAST_ONE:
+            raise ConfigurationError(f"{origin}={value!r}: give at least 1")
+        return number
 
     def show(self, value: int | str) -> str:
         """Say a value for people."""
@@ -116,8 +119,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("partitions", 1, "count", "each is a unit of order of its own; fixed when the store is made"),
 )
 LEASE_LEAST_US: Final = 500_000
+_AT_LEAST_ONE: Final = frozenset({"concurrency", "threads", "children", "partitions"})
+"""Of these none at all would leave jobs lying, with nobody told."""
 
-_BY_NAME: Final = {option.name: option for option in OPTIONS}
+OPTION: Final = {option.name: option for option in OPTIONS}
+"""The same by their names."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -153,6 +159,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     lineage: int
     partitions: int
     origins: dict[str, str]
+
+    @property
+    def said_partitions(self) -> int | None:
+        """How many partitions the program or its environment says there are; None: neither says it."""
+        return self.partitions if "partitions" in self.origins else None
 
     def shown(self) -> list[tuple[str, str, str]]:
         """Return (name, value, origin) of every option, for people; origin "" is the default."""
@@ -203,9 +214,9 @@ def settings_from(given: Mapping[str, Any], environment: Mapping[str, str] | Non
         ConfigurationError: an unknown name, or a value that can't be read.
     """
     env = os.environ if environment is None else environment
-    unknown = sorted(set(given) - set(_BY_NAME))
+    unknown = sorted(set(given) - set(OPTION))
     if unknown:
-        known = ", ".join(sorted(_BY_NAME))
+        known = ", ".join(sorted(OPTION))
         raise ConfigurationError(f"unknown option {unknown[0]!r}; the options are {known}")
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -218,8 +229,6 @@ def settings_from(given: Mapping[str, Any], environment: Mapping[str, str] | Non
             origins[option.name] = option.variable
         else:
             values[option.name] = option.read(option.default, option.name)
-    if values["partitions"] < 1:
-        raise ConfigurationError("partitions must be at least 1")
     check_lease(values["lease"], values["heartbeat"])
     return Settings(**values, origins=origins)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from msgspec.structs import replace
 
 from selaras._app.neighbours import name_of_worker, warn_of_neighbours
 from selaras._app.portal import refuse_on_loop
 from selaras._app.program import Program
-from selaras._app.settings import Settings, check_lease
+from selaras._app.settings import OPTION, Settings, check_lease
 from selaras._core.cache.key import checked_name
 from selaras._core.durations import Duration, duration_us
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # a producer never needs a worker's modules
     from selaras._contracts.observer import Observer
     from selaras._worker.exits import Exit
     from selaras._worker.worker import Worker
+
+
+_COUNTS: Final = ("concurrency", "threads", "children", "warm_ahead")
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -122,18 +125,17 @@ def in_force(settings: Settings, options: WorkerOptions) -> Settings:
     """Return the settings of one worker: the app's, with what its options say instead.
 
     Raises:
-        ConfigurationError: of a lease that is too short, or a heartbeat that is too long for it.
+        ConfigurationError: of a lease that is too short, a heartbeat that is too long for it, or a worker without room.
     """
     lease = _us(options.get("lease"), settings.lease, "lease")
     heartbeat = options.get("heartbeat")
     beat = min(settings.heartbeat, lease // 3) if heartbeat is None else duration_us(heartbeat, name="heartbeat")
     check_lease(lease, beat)
+    given = cast("Mapping[str, object]", options)
+    counts: dict[str, Any] = {name: OPTION[name].read(given[name], name) for name in _COUNTS if name in given}
     return replace(
         settings,
-        concurrency=options.get("concurrency", settings.concurrency),
-        threads=options.get("threads", settings.threads),
-        children=options.get("children", settings.children),
-        warm_ahead=options.get("warm_ahead", settings.warm_ahead),
+        **counts,
         lease=lease,
         heartbeat=beat,
         grace=_us(options.get("grace"), settings.grace, "grace"),

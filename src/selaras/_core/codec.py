@@ -107,6 +107,16 @@ class Codec:
         except Exception as error:  # a class of the user's own is made here, and may raise anything
             raise CorruptBytes(f"not the bytes of {self.shape.name}: {error}") from error
 
+    def adopt(self, data: bytes) -> Any:
+        """Return the value of bytes that another annotation's codec made, coerced as an argument is. Raises CorruptBytes."""
+        try:
+            return self.decode(data)
+        except CorruptBytes as refused:
+            try:
+                return self.shape.lift(plain_of(data))
+            except Exception:  # noqa: BLE001 - as in `decode`; the first refusal names the types
+                raise refused from None
+
     def _tagged(self, value: Any, path: str) -> bytes:
         try:
             lowered = lowered_of(self.shape, value)

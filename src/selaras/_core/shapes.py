@@ -17,6 +17,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, time
+from decimal import Decimal
 from enum import Enum, Flag
 from operator import attrgetter
 from typing import Any, Final, Literal, Union
@@ -770,6 +771,26 @@ class Later(Shape):
 
     def lift(self, data: Any) -> Any:
         return self._it.lift(data)
+
+
+_SORTS: Final = {
+    **dict.fromkeys(("bool", "int", "float"), "number"),
+    **dict.fromkeys(("str", "ext"), "text"),
+    **dict.fromkeys(("array", "map"), "parts"),
+}
+
+
+def can_become(given: Shape, taken: Shape) -> bool:
+    """Say whether the bytes of a value may be read by another shape. False is certain, True may still depend on the value."""
+    offered, read = _sorts(given), _sorts(taken)
+    if any(isinstance(one, Leaf) and one.kind is Decimal for one in getattr(taken, "branches", (taken,))):
+        read.add("number")  # written as text, and read from either
+    return not offered.isdisjoint(read) or "any" in offered | read
+
+
+def _sorts(shape: Shape) -> set[str]:
+    kinds = [kind.partition(":")[0] for kind in shape.kinds]
+    return {_SORTS.get(kind, kind) for kind in kinds}
 
 
 def getter(names: Sequence[str]) -> Callable[[Any], Sequence[Any]]:

@@ -192,7 +192,7 @@ async def _store(patient: _Patient, address: RedisAddress, names: Names) -> tupl
     found = f"{count} partition{'s' * (count != 1)} under {address.prefix!r}, epoch {epoch}"
     if said is not None and said != count:
         remedy = f"say ?partitions={count}, or name another prefix or namespace"
-        return count, [wrong("store", "", f"{found}; the URL says {said}", remedy, partitions=count)]
+        return count, [wrong("store", "", f"{found}; the URL or partitions= says {said}", remedy, partitions=count)]
     return count, [fine("store", "", found, partitions=count, epoch=epoch)]
 
 

@@ -131,8 +131,6 @@ def _partitions(count: int) -> str:
     return f"{count} partition" if count == 1 else f"{count} partitions"
 
 
-def partitions_for(address: RedisAddress, said: int) -> int:
-    """Return how many partitions a store has: what its URL says, else the setting, else what suits its servers."""
-    if address.partitions is not None:
-        return address.partitions
-    return CLUSTER_PARTITIONS if address.shape == "cluster" and said == 1 else said
+def usual_partitions(address: RedisAddress) -> int:
+    """Return how many partitions a store has if nobody says it: what suits its servers."""
+    return CLUSTER_PARTITIONS if address.shape == "cluster" else 1

@@ -225,5 +225,5 @@ def check(con: Connection, path: Path, *, index: int, partitions: int) -> None:
         raise StoreMismatch(
             f"the store {path.absolute()} is partition {facts['index']} of {facts['partitions']}, "
             f"it was opened as partition {index} of {partitions}: open it with ?partitions={facts['partitions']} "
-            "in its URL, or without saying how many"
+            "in its URL, or without saying how many (partitions= and SELARAS_PARTITIONS say it, too)"
         )
