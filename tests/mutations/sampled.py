@@ -79,7 +79,10 @@ CONCERNED: Final[dict[str, list[list[str]]]] = {
 """By the beginning of a module's name, the longest counts: the tests that concern it, the fastest first. A mutant that one
 group lets live is tried on the next."""
 
-EXPLAINED: Final[dict[str, str]] = {}
+EXPLAINED: Final[dict[str, str]] = {
+    "selaras._cache.follower:heard: news.tail.position > self.applied.position -> news.tail.position >= "
+    "self.applied.position": "`_apply` passes over events up to what was applied: of an equal tail, over all of them",
+}
 """Mutants that no test can kill, as they are printed, and why."""
 
 

@@ -13,6 +13,7 @@ from simulation.world import run
 from tests.cache import test_mutations as cache
 from tests.mutations.mutants import MUTANTS
 
+from selaras._cache.auditing import Auditor, Sample
 from selaras._core.errors import StoreUnavailable
 from selaras._stores.memory.partition import MemoryPartition
 from selaras._worker.turning import Turner
@@ -58,6 +59,13 @@ def nobody_reaps(patch: Patch) -> None:
     patch.setattr(MemoryPartition, "_reap", lambda self, now: (0, 0))
 
 
+def audits_do_not_ask_the_log(patch: Patch) -> None:
+    async def never(self: Auditor, sample: Sample) -> bool:
+        return False
+
+    patch.setattr(Auditor, "_changed_since", never)
+
+
 STALE = {"G1", "G2", "G3", "G5", "G7", "G8"}
 CROWDED: dict[str, Any] = {"keys": 2, "writers": 2, "readers": 2, "workers": 3, "ttl_s": 0}
 FAR: dict[str, Any] = {"partitions": 4, "keys": 5, "writers": 2, "readers": 2}
@@ -80,6 +88,7 @@ RULES: list[tuple[Callable[[Patch], None], set[str], dict[str, Any]]] = [
     (cache.tags_are_told_to_one_partition, STALE, FAR),
     (cache.there_is_no_max_lag, STALE, {**CROWDED, "faults": {"cut": 0.005}, "ahead": 0}),
     (cache.puts_void_nothing, STALE, CROWDED),
+    (audits_do_not_ask_the_log, {"audits"}, {**CROWDED, "audit": 1.0, "faults": {}}),
 ]
 """A rule, the promises that it keeps, and a terrain on which it is needed often."""
 
