@@ -10,9 +10,10 @@ import pytest
 from tests.worker.ground import THREAD, Ground, working
 from tests.worker.host import PlainRun, Task, for_ever, nothing
 
+from selaras._contracts.partition import JobFilter
 from selaras._core.errors import LeaseLost, StoreUnavailable
-from selaras._core.events import AttemptAbandoned, AttemptStopped, Trouble
-from selaras._core.jobs.states import JobState
+from selaras._core.events import AttemptAbandoned, AttemptStopped, Trouble, Turned
+from selaras._core.jobs.states import JobEvent, JobState
 from selaras._worker.exits import Exit
 
 STRANGE: list[Callable[[], BaseException]] = [
@@ -166,3 +167,43 @@ async def test_a_cancel_that_the_body_raises_itself_is_no_cancel_of_the_job() ->
         await ground.enqueue("c", "a")
 
         await ground.until_state("a", JobState.FAILED)
+
+
+async def _claimed(ground: Ground) -> int:
+    page = await ground.partition.jobs(JobFilter(states=(JobState.RUNNING,)))
+    return len(page.jobs)
+
+
+async def test_long_bodies_are_not_claimed_ahead_though_many_end_in_one_moment() -> None:
+    async def nap(run: PlainRun) -> None:
+        await asyncio.sleep(0.2 + 0.004 * (int(run.claim.job) % 5))
+
+    async with working({"n": Task(nap)}, concurrency=5) as ground:
+        await ground.enqueue("n", *map(str, range(30)))
+        most = 0
+
+        async def is_done() -> bool:
+            nonlocal most
+            most = max(most, await _claimed(ground))
+            return len(ground.host.ended) == 30
+
+        await ground.until(is_done)
+
+        assert most == 5
+
+
+async def test_what_was_claimed_ahead_is_given_back_when_bodies_turn_out_long() -> None:
+    async with working({"n": Task(nothing), "long": Task(for_ever)}, concurrency=5) as ground:
+        await ground.enqueue("n", *(f"n{number}" for number in range(2_000)))
+        await ground.enqueue("long", *(f"long{number}" for number in range(100)))
+
+        async def is_only_what_runs() -> bool:
+            return ground.host.started.count("n1999") == 1 and await _claimed(ground) == 5
+
+        await ground.until(is_only_what_runs)
+
+        assert max(turn.claimed for turn in ground.diary.of(Turned)) > 5
+        given_back = [settlement for _, settlement, _ in ground.host.ended if settlement.event is JobEvent.RELEASE]
+        assert given_back
+        assert {each.reason for each in given_back} == {"no slot came free for it in time"}
+        assert (await ground.job("long99")).state is JobState.READY

@@ -4,7 +4,7 @@
                  │          │ told to stop (timeout, cancel, lost, shutdown): it ends, and says how
                  │          └─ ignores it: cancelled again and again; at the limit of patience a coroutine is
                  │             cut off, anything else is given up as lost
-                 └─ given back unstarted (shutdown, a lease that lapsed)
+                 └─ given back unstarted (shutdown, a lease that lapsed, no slot came free soon)
 
 Timeouts are not timers: `look` goes over what runs, a few times a second.
 """
@@ -19,6 +19,7 @@ from contextvars import copy_context
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from selaras._contracts.clock import Clock
 from selaras._contracts.host import Executors, Mode, Run, Stop
@@ -35,6 +36,14 @@ job waits behind others much longer than it would have waited in the store. Half
 and cost a tenth more of the processor a job."""
 
 AHEAD_MOST: Final = 1_000
+WAITS_MOST: Final = 5
+"""What was claimed ahead and did not start before so many looks, a quarter of a second, is given back: bodies turned
+out longer than those before, and other workers may have slots. Looks, not time: a loop that was blocked looks late,
+and its bodies may end as late."""
+
+RAN_WEIGHT: Final = 1 / 16
+"""Of the last body's time in what is taken for the time of a body."""
+
 AGAIN_NS: Final = 200_000_000
 """A body that swallowed a cancel is cancelled again after so long."""
 
@@ -62,6 +71,7 @@ class Held(Struct, eq=False):
 
     Attributes:
         started_ns: 0: its body has not begun.
+        placed: the number of the look before it had to wait for a slot.
         deadline_ns: when it is told to stop; 0: never.
         stop: why it was told to stop, None while it was not; `stopped_ns`: when.
         abandoned: it ignored every stop, and was given up.
@@ -71,6 +81,7 @@ class Held(Struct, eq=False):
     home: Home
     mode: Mode
     started_ns: int = 0
+    placed: int = 0
     deadline_ns: int = 0
     stop: Stop | None = None
     stopped_ns: int = 0
@@ -88,14 +99,24 @@ class Held(Struct, eq=False):
 class Slots:
     """Room for bodies of one mode. `free` may be negative for a moment, never for long."""
 
-    __slots__ = ("ended", "free", "share", "total", "waiting")
+    __slots__ = ("free", "ran_ns", "share", "total", "waiting")
 
     def __init__(self, total: int, share: float) -> None:
         self.total = total
         self.free = total
         self.waiting: deque[Held] = deque()
         self.share = share  # of recent claims that were of this mode
-        self.ended = 0
+        self.ran_ns = 0.0  # how long bodies took of late
+
+    def ahead(self, per_second: float) -> float:
+        """Return how many more than there are free slots surely start soon, where bodies of all modes end at this rate.
+
+        The rate alone says little: bodies that began together end together, and take long all the same. Slots that are
+        all in use can end no more than their number in the time of a body.
+        """
+        share = self.share * per_second
+        most = min(share, self.total * 1e9 / self.ran_ns) if self.ran_ns else share
+        return min(AHEAD_MOST, most * AHEAD_NS / 1e9)
 
 
 class Roster:
@@ -136,6 +157,7 @@ class Roster:
         self.finished = 0  # bodies ended since the start: what rates are measured by
         self.per_second = 0.0
         self._measured = (self._now(), 0)
+        self._looks = 0
         self.emptied = asyncio.Event()  # nothing runs
         self.emptied.set()
         self.occupied = asyncio.Event()  # something runs
@@ -144,16 +166,15 @@ class Roster:
 
     def room(self) -> int:
         """Return how many more claims can be placed: free slots, and a little ahead as far as bodies are short."""
-        ahead = min(AHEAD_MOST, int(self.per_second * AHEAD_NS / 1e9))
         if not self._mixed:
             for slots in self._slots.values():
-                return slots.free - len(slots.waiting) + ahead - self.requested
+                return slots.free - len(slots.waiting) + int(slots.ahead(self.per_second)) - self.requested
             return 0
         room: float = AHEAD_MOST * 2
         for slots in self._slots.values():
             if slots.share >= SHARE_LEAST:
-                room = min(room, (slots.free - len(slots.waiting)) / slots.share)
-        return int(room) + ahead - self.requested
+                room = min(room, (slots.free - len(slots.waiting) + slots.ahead(self.per_second)) / slots.share)
+        return int(room) - self.requested
 
     def measure(self) -> None:
         """Take the rate at which bodies end; called at each turn."""
@@ -177,6 +198,7 @@ class Roster:
                 slots.free -= 1
                 self._start(held)
             else:
+                held.placed = self._looks
                 slots.waiting.append(held)
                 self.waiting += 1
 
@@ -225,6 +247,8 @@ class Roster:
 
     def _end(self, held: Held, settlement: Settlement) -> None:
         slots = self._slots[held.mode]
+        ran_ns = self._now() - held.started_ns
+        slots.ran_ns += (ran_ns - slots.ran_ns) * RAN_WEIGHT if slots.ran_ns else ran_ns
         self.finished += 1
         self.running.discard(held)
         held.task = held.coroutine = None
@@ -281,6 +305,16 @@ class Roster:
         elif held.started_ns:
             held.task.cancel()
 
+    def _give_back_late(self) -> None:
+        for slots in self._slots.values():
+            while slots.waiting and self._looks - slots.waiting[0].placed > WAITS_MOST:
+                held = slots.waiting.popleft()
+                self.waiting -= 1
+                self.per_second = 0.0  # so that it is not claimed again at once
+                held.home.ended(
+                    held, replace(self._wary.unstarted(held.run), reason="no slot came free for it in time")
+                )
+
     def _give_back_one(self, held: Held) -> None:
         slots = self._slots.get(held.mode)
         if slots and held in slots.waiting:  # otherwise it is being prepared, and will not begin
@@ -296,8 +330,13 @@ class Roster:
         return len(told)
 
     def look(self) -> None:
-        """Enforce deadlines, and go on stopping those that did not stop. Called a few times a second."""
+        """Enforce deadlines, go on stopping those that did not stop, and give back what waits in vain. Called a few
+        times a second.
+        """
         now = self._now()
+        self._looks += 1
+        if self.waiting:
+            self._give_back_late()
         for held in tuple(self.running):
             if held.stop is None:
                 if 0 < held.deadline_ns <= now:
