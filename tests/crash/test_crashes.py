@@ -72,6 +72,9 @@ def test_what_outlasts_the_grace_is_given_back_uncounted_and_free_at_once(scene:
 
     assert worker.wait(10) == Exit.STOPPED
     assert len(scene.lines("cancelled", "a")) == 1
+    [stopped] = scene.lines("WorkerStopped")
+    assert "given_back=2" in stopped.text
+    assert len(scene.lines("AttemptEnded")) == 2
     for id in "ab":
         job = scene.job(id)
         assert (job.state, job.attempt, job.lost) == (JobState.READY, 0, 0)

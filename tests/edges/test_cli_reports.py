@@ -11,7 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from selaras._core.events import AttemptEnded, Housekept, LoopLagged, WorkerEvent
+from selaras._core.events import (
+    AttemptEnded,
+    AttemptStopped,
+    Housekept,
+    LoopLagged,
+    SettleRefused,
+    WorkerEvent,
+    WorkerStopped,
+)
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.states import JobEvent
 from selaras.cli.reports import Reporter
@@ -108,3 +116,24 @@ def test_a_blocked_loop_is_told_with_the_line_that_blocks_it(log: pytest.LogCapt
     Reporter(every_job=False).heard(LoopLagged(lag_us=2_500_000, job="j", task="reprice", stack=stack))
 
     assert log.records[0].getMessage() == "the loop is blocked by reprice j for 2s, at shop.py:12 in reprice"
+
+
+def test_a_job_whose_lease_was_lost_is_told_once_and_of_voiding_only_if_it_may_have_written(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    reporter = Reporter(every_job=False)
+    log.set_level(logging.INFO, "selaras.worker")
+
+    reporter.heard(AttemptStopped(job="j", task="t", stop="lost", ran_us=3))
+    reporter.heard(msgspec.structs.replace(ended(JobEvent.RELEASE, "the lease was lost"), stop="lost"))
+    for wrote in (False, True):
+        reporter.heard(SettleRefused(job="j", task="t", fence=1, event=JobEvent.RELEASE, wrote=wrote))
+
+    said = "t j: its end (release) was refused, its lease had been lost"
+    assert log.messages == [said, f"{said}; what it wrote is voided"]
+
+
+def test_an_end_that_the_store_did_not_hear_of_gives_nothing_back(log: pytest.LogCaptureFixture) -> None:
+    Reporter(every_job=False).heard(WorkerStopped(code=3, given_back=2, unheard=True))
+
+    assert log.messages == ["stopped, but the store did not hear of it: what ran goes on elsewhere after the lease"]

@@ -199,6 +199,7 @@ async def test_a_lost_instance_ends_its_bodies_and_goes_on_under_a_new_id() -> N
 
         _, _, settled = ground.host.ended[0]
         assert settled.refusal is Refusal.LEASE_LOST
+        assert [event.wrote for event in ground.diary.of(SettleRefused)] == [True]
         assert ground.partition.tail_now().position > before
         await ground.until(lambda: ground.host.started == ["a", "a"])
         await ground.enqueue("n", "b")

@@ -39,10 +39,14 @@ class WorkerStopping(Struct, frozen=True, kw_only=True):
 
 
 class WorkerStopped(Struct, frozen=True, kw_only=True):
-    """The worker has ended. `given_back`: attempts that were running when grace was over."""
+    """The worker has ended. `given_back`: attempts that were running when grace was over.
+
+    `unheard`: the store was not reached at the end: what ran goes on elsewhere after the lease only.
+    """
 
     code: int
     given_back: int = 0
+    unheard: bool = False
 
 
 class Turned(Struct, frozen=True, kw_only=True):
@@ -68,6 +72,7 @@ class AttemptEnded(Struct, frozen=True, kw_only=True):
 
     Attributes:
         ran_us: from start to end. error: the failure, encoded.
+        stop: why it was told to stop, as in `Stop`; "": it was not.
     """
 
     job: str
@@ -78,6 +83,7 @@ class AttemptEnded(Struct, frozen=True, kw_only=True):
     reason: str
     ran_us: int
     error: bytes | None = None
+    stop: str = ""
 
 
 class AttemptStopped(Struct, frozen=True, kw_only=True):
@@ -102,12 +108,13 @@ class AttemptAbandoned(Struct, frozen=True, kw_only=True):
 
 
 class SettleRefused(Struct, frozen=True, kw_only=True):
-    """An attempt's end was refused: its lease had been lost. What it wrote was voided."""
+    """An attempt's end was refused: its lease had been lost. `wrote`: it may have written, and that was voided."""
 
     job: str
     task: str
     fence: int
     event: JobEvent
+    wrote: bool
 
 
 class LeaseLapsed(Struct, frozen=True, kw_only=True):

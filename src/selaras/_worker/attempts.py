@@ -276,8 +276,15 @@ class Roster:
             reason=settlement.reason,
             ran_us=ran_us,
             error=settlement.error,
+            stop=held.stop.value if held.stop else "",
         )
         tell(self._observer, ended)
+
+    def tell_left(self, held: Held) -> None:
+        """Tell that a body ends with its process, and was given back; from any thread."""
+        claim = held.run.claim
+        reason = "the worker stopped, and its process ended with it"
+        self._tell_end(held, Settlement(claim.job, claim.fence, JobEvent.RELEASE, reason=reason))
 
     # -- stopping
 

@@ -446,7 +446,13 @@ class Turner:
 
     def _tell_refused(self, held: Held | None, settlement: Settlement) -> None:
         task = held.run.claim.task if held else ""
-        event = SettleRefused(job=settlement.job, task=task, fence=settlement.fence, event=settlement.event)
+        event = SettleRefused(
+            job=settlement.job,
+            task=task,
+            fence=settlement.fence,
+            event=settlement.event,
+            wrote=settlement.may_write,
+        )
         tell(self._crew.observer, event)
 
     def _receive(self, claims: Sequence[Claim], *, heard: bool) -> None:

@@ -129,6 +129,7 @@ class Worker:
         self._code = Exit.STOPPED
         self._signals = 0
         self._end_by_ns = 0  # when the process must be gone, even if its loop is blocked; 0: not asked to stop
+        self._told_back = 0  # attempts that were told to end when grace was over
         self._lost: tuple[str, int] | None = None  # the instance before, and how many bodies it had
         self._tenures: list[Tenure] = []  # the last one is current; the others are leaving
         self._crew: Crew | None = None
@@ -453,9 +454,8 @@ class Worker:
         for tenure in self._tenures:
             tenure.close()
         grace, patience = self._grace_us / 1_000_000, self._patience_us / 1_000_000
-        given_back = 0
         if not await within(self._clock, grace, roster.emptied, self._told_hard):
-            given_back = roster.stop_all(Stop.SHUTDOWN)
+            self._told_back = roster.stop_all(Stop.SHUTDOWN)
             await within(self._clock, patience, roster.emptied, self._told_hard)
         if self._told_hard.is_set():
             return self._end_hard(roster)
@@ -465,7 +465,7 @@ class Worker:
         # What threads of an embedded worker still run must not be given back before they have ended.
         heard = settled and not roster.running and all([await tenure.dismiss() for tenure in self._tenures])
         code = self._code if heard else Exit.LEFT
-        tell(self._observer, WorkerStopped(code=code, given_back=given_back))
+        tell(self._observer, WorkerStopped(code=code, given_back=self._told_back, unheard=not heard))
         return code
 
     async def _flush(self, crew: Crew) -> bool:
@@ -487,13 +487,19 @@ class Worker:
 
     def _leave(self, code: Exit, culprit: Held | None = None, *, seconds: float = LAST_ACT_MOST) -> NoReturn:
         """Give back what runs, as the very last act of this process. From the loop's or the watch's thread."""
-        heard, given_back = True, len(self._crew.roster.running) if self._crew else 0
+        heard, left = True, tuple(self._crew.roster) if self._crew else ()
+        # Those that were told and have not ended are in both.
+        given_back = self._told_back + sum(1 for held in left if held.stop is not Stop.SHUTDOWN)
         if self._tenures:
             tenure = self._tenures[-1]
             leaving = [turner.last_words(culprit) for turner in tenure.turners]
             heard = give_back_everything(self._store, tenure.instance.id, leaving, seconds=seconds)
         code = code if heard or code is not Exit.STOPPED else Exit.LEFT
-        tell(self._observer, WorkerStopped(code=code, given_back=given_back))
+        if self._crew and heard:
+            for held in left:
+                if held.started_ns and not held.abandoned and held is not culprit:
+                    self._crew.roster.tell_left(held)
+        tell(self._observer, WorkerStopped(code=code, given_back=given_back, unheard=not heard))
         end_process(code)
 
     # -- the watch's thread

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import Final, assert_never
 
+from selaras._contracts.host import Stop
 from selaras._core.durations import format_us
 from selaras._core.events import (
     AttemptAbandoned,
@@ -39,6 +40,7 @@ from selaras.cli.output import counted, rough_text, short
 _log: Final = logging.getLogger("selaras.worker")
 _REASON_MOST: Final = 300
 _LINES_A_SECOND: Final = 10
+_LOST: Final = Stop.LOST.value
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 # How loudly an attempt's end is told. What is not here goes by the thousand, or is told by another event.
@@ -70,7 +72,8 @@ class Reporter:
         """Tell one event."""
         match event:
             case AttemptEnded():
-                if self.wants_attempts or self._meter.lets_through(event):
+                # Of one whose lease was lost the refusal of its end is told.
+                if self.wants_attempts or (event.stop != _LOST and self._meter.lets_through(event)):
                     _tell_end(event)
             case Turned() | Housekept():
                 _tell_round(event)
@@ -173,8 +176,11 @@ def _tell_life(event: WorkerStarted | WorkerStopping | WorkerStopped | Recycling
             how = "stopping at once" if event.hard else "stopping: no new jobs"
             _log.info("%s, %d running (%s)", how, event.running, event.reason)
         case WorkerStopped():
-            back = f", {counted(event.given_back, 'job')} given back" if event.given_back else ""
-            _log.info("stopped%s", back)
+            if event.unheard:
+                _log.warning("stopped, but the store did not hear of it: what ran goes on elsewhere after the lease")
+            else:
+                back = f", {counted(event.given_back, 'job')} given back" if event.given_back else ""
+                _log.info("stopped%s", back)
         case Recycling():
             _log.error(
                 "%s %s blocks the loop past its timeout and grace: this process ends, and its jobs go on elsewhere",
@@ -196,10 +202,11 @@ def _tell_trouble(event: Reenrolled | LeaseLapsed | SettleRefused | StoreLost | 
             )
         case SettleRefused():
             _log.warning(
-                "%s %s: its end (%s) was refused, its lease had been lost; what it wrote is voided",
+                "%s %s: its end (%s) was refused, its lease had been lost%s",
                 event.task,
                 event.job,
                 event.event.value,
+                "; what it wrote is voided" if event.wrote else "",
             )
         case StoreLost():
             _log.error("the store does not answer (partition %d): %s", event.partition, event.error)
@@ -214,7 +221,9 @@ def _tell_trouble(event: Reenrolled | LeaseLapsed | SettleRefused | StoreLost | 
 def _tell_body(event: AttemptStopped | AttemptAbandoned | LoopLagged | BodyDied) -> None:
     match event:
         case AttemptStopped():
-            _log.info("%s %s is told to end after %s: %s", event.task, event.job, rough_text(event.ran_us), event.stop)
+            level = logging.DEBUG if event.stop == _LOST else logging.INFO
+            ran = rough_text(event.ran_us)
+            _log.log(level, "%s %s is told to end after %s: %s", event.task, event.job, ran, event.stop)
         case AttemptAbandoned():
             _log.error(
                 "%s %s goes on %s past its end (%s): its attempt is given up as lost",

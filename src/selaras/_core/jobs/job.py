@@ -243,6 +243,11 @@ class Settlement(Struct, frozen=True, gc=False):
         """Every key that the attempt may have changed: what a refused settle voids (G4)."""
         return (*self.writes, *self.serves, *self.keys, *self.planted, *(put.key for put in self.puts))
 
+    @property
+    def may_write(self) -> bool:
+        """Whether a refused settle voids anything at all."""
+        return bool(self.may_have_written or self.tags or self.families or self.closes)
+
 
 class Settled(Struct, frozen=True, gc=False):
     """What became of a settlement.
