@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tests.core.values import PLAIN, TEXT, Colour, Product
 
-from selaras._core.cache.key import checked_name, family_of, key_text, parts_of
+from selaras._core.cache.key import checked_name, family_of, key_text, parts_of, tag_text
 from selaras._core.errors import ConfigurationError, NotEncodable
 from selaras._core.signature import Signature, is_atomic
 
@@ -165,3 +165,21 @@ def test_only_raw_arguments_that_are_one_call_and_no_other_are_remembered() -> N
     assert is_atomic((1, "a", None, b"", True, UUID(int=1)))
     for value in (1.0, Decimal(1), (1,), frozenset({1}), datetime(2024, 1, 1, tzinfo=UTC), Colour.RED):
         assert not is_atomic((value,))
+
+
+def test_no_two_tags_share_a_text() -> None:
+    assert tag_text("category") == "category"
+    assert tag_text("category", 7) == "category:7"
+    assert (
+        len(
+            {
+                tag_text("a"),
+                tag_text("a", "b"),
+                tag_text("a:b"),
+                tag_text("a", ""),
+                tag_text("a", "b:c"),
+                tag_text("a:b", "c"),
+            }
+        )
+        == 6
+    )
