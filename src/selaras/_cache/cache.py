@@ -424,10 +424,18 @@ class Cache:
         if SESSION.get() is not None or self.host is not None or self._local.find(slot.key) is not None:
             return (await self.read(slot, fresh)).value
         # Nothing is near and nobody's own, and nobody asks where it came from: most misses are such.
-        self._families[slot.family.name] = slot.family
-        outcome = await self._far(slot, self._need(slot.family, fresh, None), fresh, None)
+        family = slot.family
+        self._families[family.name] = family
+        need = self._need(family, fresh, None)
+        flights = self._flights()
+        flight = None if family.stale_us else flights.running.get(slot.key)
+        if flight is not None and may_join(need, started_ns=flight.started_ns, floor_ns=self._join_floor(slot.key)):
+            family.counts.joined += 1
+            outcome = await flights.wait(flight)
+        else:
+            outcome = await self._far(slot, need, fresh, None)
         try:
-            return outcome.take(slot.family)
+            return outcome.take(family)
         except Alone:
             return await self._load_alone(slot)
 
