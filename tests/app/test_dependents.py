@@ -108,6 +108,35 @@ async def test_a_failed_parent_blocks_until_it_is_retried(app: Selaras) -> None:
     assert await after.result(timeout=10) == 2
 
 
+async def test_whoever_waits_for_a_chain_hears_of_the_step_that_failed(app: Selaras) -> None:
+    works = False
+
+    @app.task(retries=0)
+    async def fetch() -> int:
+        if not works:
+            raise ValueError("down")
+        return 7
+
+    @app.task
+    async def double(value: int) -> int:
+        return value * 2
+
+    chain = await fetch.options(id="fetch").call().then(double).then(double).enqueue()
+    behind = await double.options(after_finished=chain).enqueue(1)
+    waiting = asyncio.create_task(chain.result(timeout=10))
+    await work(app)
+
+    for waiter in (waiting, behind.result(timeout=10)):
+        with pytest.raises(ParentFailed, match="job fetch, which failed: down"):
+            await waiter
+    assert (await chain.info()).stuck_on == (await behind.info()).stuck_on == "fetch"
+    works = True
+    await app.job("fetch").retry()
+    assert (await chain.info()).stuck_on == ""
+    await work(app)
+    assert await chain.result(timeout=10) == 28
+
+
 async def test_a_cancelled_parent_cancels_its_dependents(app: Selaras) -> None:
     @app.task
     async def one() -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.app.work import work, working
 
-from selaras import JobCancelled, JobFailed, ResultExpired, Selaras, UnknownJob
+from selaras import JobCancelled, JobFailed, Selaras, UnknownJob
 from selaras._core.jobs.states import JobState
 
 
@@ -42,12 +42,12 @@ async def test_a_result_that_is_not_kept(app: Selaras) -> None:
     async with working(app), asyncio.timeout(10):
         try:
             assert await job.result() == 1  # seen in time
-        except ResultExpired:
+        except UnknownJob:
             pass
     await asyncio.sleep(0.05)
     for partition in app.process().store.partitions:
         await partition.tend(100)
-    with pytest.raises((ResultExpired, UnknownJob)):
+    with pytest.raises(UnknownJob, match="result_ttl was over"):
         await job.result()
 
 
@@ -63,7 +63,7 @@ async def test_a_job_that_is_deleted_meanwhile(app: Selaras) -> None:
         await partition.purge([JobState.SCHEDULED], "", 100)
 
     async with asyncio.timeout(8):
-        with pytest.raises(ResultExpired, match="deleted"):
+        with pytest.raises(UnknownJob, match="deleted"):
             await waiting
 
 

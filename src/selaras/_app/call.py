@@ -53,6 +53,8 @@ class Call(Struct, Generic[R_co], eq=False):
     def then(self, step: Step[R_co, P, R], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Follow this by another task, whose first argument is this one's value. The new call stands for the chain.
 
+        Its job is the last step: what waits for it waits for all; to cancel it cancels no step before it.
+
         Raises:
             ConfigurationError: it is no task, its key or line is named by that first argument, which nobody knows yet, or
                 that can be no value of what this one returns.

@@ -29,7 +29,7 @@ class JobInfo(Struct, frozen=True, kw_only=True):
     Attributes:
         arguments: for people, secrets masked; None when this program does not know the task or cannot read them.
         failure: how the last attempt ended that did not succeed.
-        waits_for: ids of the jobs it is blocked by; `stuck_on` is the one of them that failed.
+        waits_for: ids of the jobs it is blocked by; `stuck_on` is the one that failed, of them or of those that they wait for.
     """
 
     id: str
@@ -56,7 +56,7 @@ class JobInfo(Struct, frozen=True, kw_only=True):
     history: tuple[Ended, ...]
 
 
-def info_of(program: Program, record: JobRecord) -> JobInfo:
+def info_of(program: Program, record: JobRecord, *, stuck_on: str = "") -> JobInfo:
     """Show a record."""
     return JobInfo(
         id=record.id,
@@ -78,7 +78,7 @@ def info_of(program: Program, record: JobRecord) -> JobInfo:
         unique=record.unique,
         writes=shown_keys(record.writes),
         waits_for=tuple(parent.job for parent in record.parents),
-        stuck_on=record.stuck_on,
+        stuck_on=stuck_on or record.stuck_on,
         cancel_requested=record.cancel_requested,
         history=record.history,
     )

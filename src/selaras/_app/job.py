@@ -9,7 +9,7 @@ from msgspec import Struct
 from selaras._app.info import JobInfo, info_of
 from selaras._app.portal import wait_for
 from selaras._app.program import Program
-from selaras._app.waiting import cancel_job, find, refuse_deadlock, retry_job, wait_for_result
+from selaras._app.waiting import cancel_job, find, refuse_deadlock, retry_job, stuck_behind, wait_for_result
 from selaras._cache.session import Session
 from selaras._core.durations import Duration, duration_us
 
@@ -54,7 +54,8 @@ class Job(Struct, Generic[R_co], eq=False):
         Raises:
             JobFailed: it ended failed. ParentFailed: it is blocked by a parent that did, and goes on if that is retried.
             JobCancelled: it was cancelled, or waited too long.
-            ResultExpired: it ended, and what it returned is no longer kept. UnknownJob: it was never heard of.
+            ResultExpired: it succeeded, and what it returned cannot be had any more.
+            UnknownJob: it was never heard of, or is not known any more: whether it ran cannot be told.
             WouldDeadlock: it waits for the very scope that asks.
             TimeoutError: after `timeout`; the job goes on.
         """
@@ -69,7 +70,8 @@ class Job(Struct, Generic[R_co], eq=False):
         Raises:
             UnknownJob: never enqueued, deleted, or its retention is over.
         """
-        return info_of(self.program, await find(self.program, self.id, self.home))
+        record = await find(self.program, self.id, self.home)
+        return info_of(self.program, record, stuck_on=await stuck_behind(self.program.process(), record))
 
     async def cancel(self, reason: str = "cancelled by hand") -> bool:
         """Cancel it; of a running one: ask it to end. Returns False when it had ended or was asked already.

@@ -11,6 +11,7 @@ from selaras._app.lines import held_here
 from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.relaying import relay
+from selaras._app.stuck import stuck_on
 from selaras._cache.session import Session, session_here
 from selaras._contracts.partition import Partition
 from selaras._core.codec import CorruptBytes, codec_of
@@ -36,6 +37,8 @@ _POLL_MOST_S: Final = 0.1
 _GROWTH: Final = 1.5
 _LONELY_S: Final = 1.5
 """Waiting so long for a job that nobody takes: look whether anybody could, and say so before two seconds are over."""
+_LOOK_UP_S: Final = 0.2
+"""How often whoever waits for a blocked job looks whether what it waits for goes on."""
 _ARRIVES_S: Final = 5.0
 """How long a job that was placed by another partition's settle may still be on its way."""
 
@@ -79,6 +82,7 @@ async def _ended(
     """Return the record of a job that has ended, heard with the log up to its end. `seen`: as it was last seen."""
     began_ns = process.clock.instant_ns()
     lonely_looked = False
+    looked_up_s = 0.0
     pause_s = _POLL_LEAST_S
     paused_s = 0.0
     with process.ends.watch(id) as watch:
@@ -99,8 +103,11 @@ async def _ended(
                     raise WouldDeadlock(
                         f"job {id} waits for the line {record.line!r}, which is held here: let it go, then wait"
                     )
-                if record.stuck_on:
-                    raise await _parent_failed(process, record)
+                if record.state is JobState.BLOCKED and waited_s >= looked_up_s:
+                    looked_up_s = waited_s + _LOOK_UP_S
+                    failed = await stuck_behind(process, record)
+                    if failed:
+                        raise await _parent_failed(process, record, failed)
                 if program.while_waiting is not None:
                     program.while_waiting(record, paused_s)
                 if waited_s >= _LONELY_S and not lonely_looked:
@@ -125,6 +132,7 @@ async def _look(process: Process, id: str, home: int) -> JobRecord | None:
 
 
 async def _look_everywhere(process: Process, id: str) -> JobRecord | None:
+    """Read a job wherever it is, and hear the log up to it (G8)."""
     first = partition_of(id, process.partitions)
     for index in (first, *(other for other in range(process.partitions) if other != first)):
         record = await _look_at(process, id, index)
@@ -133,6 +141,11 @@ async def _look_everywhere(process: Process, id: str) -> JobRecord | None:
                 await _told(process, index)
             return record
     return None
+
+
+async def stuck_behind(process: Process, record: JobRecord) -> str:
+    """See `stuck_on`."""
+    return await stuck_on(record, lambda id: _look_everywhere(process, id))
 
 
 async def _look_at(process: Process, id: str, index: int) -> JobRecord | None:
@@ -156,14 +169,17 @@ def _missing(process: Process, id: str, *, known: bool, waited_s: float) -> None
     if process.partitions > 1 and waited_s < _ARRIVES_S and known:
         return
     if known:
-        raise ResultExpired(f"job {id} is no longer kept: it ended and its result_ttl is over, or it was deleted")
+        raise UnknownJob(
+            f"job {id} is not known any more: it ended, and its result_ttl was over before it was asked for; or it was "
+            f"deleted, or the store has lost it"
+        )
     raise _unknown(id)
 
 
-async def _parent_failed(process: Process, record: JobRecord) -> ParentFailed:
-    parent = await _look_everywhere(process, record.stuck_on)
+async def _parent_failed(process: Process, record: JobRecord, failed: str) -> ParentFailed:
+    parent = await _look_everywhere(process, failed)
     failure = Failure.decode(parent.error if parent else None)
-    text = f"job {record.id} waits for job {record.stuck_on}, which failed: {failure.message}"
+    text = f"job {record.id} waits for job {failed}, which failed: {failure.message}"
     return ParentFailed(failure.type, text, failure.traceback)
 
 

@@ -424,12 +424,15 @@ class Worker:
                 self.stop("every thread is held by a body that was given up", Exit.RECYCLED)
 
     async def _stop_when_done(self, crew: Crew) -> None:
+        looked_after = 0  # the turners have looked after so many deliveries
         while True:
             tenure = self._tenures[-1]
             if tenure.idle and not tenure.lost and self._keeper.quiet:
-                if crew.partitions == 1 or not await self._may_have_relayed():
+                may_be_more = crew.partitions > 1 and await self._may_have_relayed()
+                if not may_be_more and looked_after == self._keeper.relayed:
                     self.stop("nothing is left to do")
                     return
+                looked_after = self._keeper.relayed
                 for turner in tenure.turners:
                     turner.ring()
             crew.answered.clear()

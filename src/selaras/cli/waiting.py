@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from selaras._app.stuck import stuck_on
 from selaras._app.survey import Found, find_job, line_holder, queue_stats
 from selaras._contracts.store import Store
 from selaras._core.jobs.job import JobRecord, Parent
@@ -17,7 +18,8 @@ async def waits_for(target: Target, found: Found) -> list[str]:
     store, job, now_us = target.store, found.job, target.now_us
     match job.state:
         case JobState.BLOCKED:
-            return [await _parent(store, parent, job) for parent in job.parents] or ["the scope that made it"]
+            parents = [await _parent(store, parent, job) for parent in job.parents] or ["the scope that made it"]
+            return [*parents, *await _further_up(store, job)]
         case JobState.SCHEDULED if job.due_us > now_us:
             return [*_stray(target, job), f"its time, in {rough_text(job.due_us - now_us)}"]
         case JobState.HELD:
@@ -33,6 +35,15 @@ async def _parent(store: Store, parent: Parent, job: JobRecord) -> str:
     state = known.job.state.value if known else "not known any more"
     then = "; retry it, or cancel this one" if parent.job == job.stuck_on else ""
     return f"job {parent.job} ({parent.edge.value}): {state}{then}"
+
+
+async def _further_up(store: Store, job: JobRecord) -> list[str]:
+    async def look(id: str) -> JobRecord | None:
+        found = await find_job(store, id)
+        return found.job if found else None
+
+    failed = "" if job.stuck_on else await stuck_on(job, look)
+    return [f"so job {failed}, which failed; retry it, or cancel this one"] if failed else []
 
 
 async def _line(found: Found) -> str:

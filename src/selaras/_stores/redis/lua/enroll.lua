@@ -3,7 +3,7 @@
 -- arguments: instance, lease, queues, bell, all of it
 -- keys: none
 -- cost: O(Q) for Q queues        -- promise: atomic
--- flags: none
+-- flags: allow-oom
 
 local instance, lease_us, served, bell, all = unpack(REQ)
 local holder = holders:get(instance)
