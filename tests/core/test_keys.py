@@ -138,7 +138,7 @@ def test_remembered_keys_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["123", "a:b", "a:b:c", " ", "é", "{x}", "../x", "x" * 200, "lock", "задача", "🦊", "%0a"]
+    "name", ["123", "a:b", "a:b:c", " ", "é", "{x}", "../x", "x" * 200, "é" * 200, "lock", "задача", "🦊", "%0a"]
 )
 def test_br_076_any_text_is_a_legal_name(name: str) -> None:
     assert checked_name(name, what="job id") == name
