@@ -412,3 +412,24 @@ async def test_a_turn_that_claims_nothing_is_told_again_and_leaves_nothing_behin
         for name in ("turns", "left"):  # the field that lets them exist
             assert redis_server.call("HLEN", f"selaras:{{selaras.0}}:{name}") == 1
         assert redis_server.call("ZCARD", "selaras:{selaras.0}:batches") == 1
+
+
+async def test_a_full_server_is_drained_by_a_worker_that_starts_only_then() -> None:
+    with RedisServer(maxmemory="20mb", maxmemory_policy="noeviction") as server:
+        app = Selaras(server.url)
+        ran: list[int] = []
+
+        @app.task
+        async def work(number: int) -> None:
+            ran.append(number)
+
+        async with app:
+            await app.enqueue_many(work.call(number) for number in range(20))
+            server.call("CONFIG", "SET", "maxmemory", "1mb")
+            with pytest.raises(StoreUnavailable, match="memory"):
+                await work.enqueue(20)
+
+            async with asyncio.timeout(20):
+                await app.worker(burst=True).run()
+
+        assert sorted(ran) == list(range(20))
