@@ -257,3 +257,29 @@ async def test_waiting_for_a_job_of_the_line_one_holds_is_told(app: Selaras) -> 
         job = await send.enqueue()
         with pytest.raises(WouldDeadlock, match="mail"):
             await job.result()
+
+
+@pytest.mark.parametrize(
+    ("lock", "said"),
+    [
+        ("x{", r"no template .*: write \{parameter\}"),
+        ("x:{a.b!r:>5}", r"\{a.b\} cannot be filled in from 'a', of type int: .*no attribute 'b'"),
+        ("x:{a:z9q}", r"from 'a', of type int"),
+        ("x:{b!q}", r"from 'b', of type str"),
+        ("x:{a:>{width}}", r"names 'width', which is no parameter"),
+    ],
+)
+def test_a_template_that_no_argument_fills_is_refused_at_the_declaration(app: Selaras, lock: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+
+        @app.task(lock=lock)
+        async def one(a: int, b: str) -> None: ...
+
+
+async def test_a_template_that_these_arguments_do_not_fill_names_itself(app: Selaras) -> None:
+    @app.task(lock="x:{order[customer]:>5}")
+    async def one(order: dict[str, str]) -> None: ...
+
+    await one.enqueue({"customer": "ann"})
+    with pytest.raises(ConfigurationError, match=r"lock='x:\{order.* cannot be filled in .*KeyError: 'customer'"):
+        await one.enqueue({})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.app.work import work, working
 
 from selaras import JobCancelled, JobFailed, Selaras, UnknownJob
+from selaras._app.waiting import worker_command
 from selaras._core.jobs.states import JobState
 
 
@@ -172,6 +174,24 @@ async def test_a_timeout_says_how_the_job_stands_and_what_it_lacks(app: Selaras)
         await ready.result(timeout=0.05)
     with pytest.raises(TimeoutError, match=r"it is scheduled in queue 'odd', and no worker serves it; .* -q odd"):
         await later.result(timeout=0.05)
+
+
+def test_a_worker_is_started_with_a_module_that_knows_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wait_core.py").write_text(f"from selaras import Selaras\napp = Selaras('sqlite:///{tmp_path}/a.db')\n")
+    task = "@app.task\nasync def {0}() -> None: ...\n"
+    (tmp_path / "wait_tasks.py").write_text(
+        "from wait_core import app as mine\n" + task.format("near").replace("app", "mine")
+    )
+    (tmp_path / "wait_far.py").write_text("import wait_core\n" + task.format("far").replace("app", "wait_core.app"))
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("wait_tasks", "wait_far"):
+        importlib.import_module(module)
+    program = importlib.import_module("wait_core").app.program
+
+    assert worker_command(program, "default", "near") == "selaras worker wait_tasks:mine"
+    assert worker_command(program, "odd", "far") == (
+        "selaras worker wait_core:app -q odd (and name the task's module in the app: include=['wait_far'])"
+    )
 
 
 async def test_a_job_after_one_that_never_was_says_so(app: Selaras) -> None:

@@ -354,11 +354,12 @@ def test_br_074_an_annotation_that_does_not_resolve_spoils_only_its_own_paramete
     def f(a: NotThereAtRunTime, b: Decimal) -> None: ...
 
     signature = Signature.of(f)
-    with pytest.warns(UnresolvedAnnotation, match="'a' does not resolve at run time .*NotThereAtRunTime"):
+    with pytest.warns(UnresolvedAnnotation, match="'a' does not resolve at run time .*NotThereAtRunTime") as told:
         arguments = signature.bind((1, Decimal("1.0")), {})
 
     assert same(signature.decode(signature.encode(arguments)).args, (1, Decimal("1.0")))
     assert set(signature.unresolved) == {"a"}
+    assert (told[0].filename, told[0].lineno) == (__file__, f.__code__.co_firstlineno)
     with pytest.raises(NotEncodable, match="where Decimal is expected"):
         signature.encode(signature.bind((1, 2), {}))
 

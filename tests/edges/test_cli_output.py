@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from selaras.cli.output import many_lines, one_line, plain, print_json, rough_text, short
+from selaras.cli.output import many_lines, one_line, plain, print_json, print_table, rough_text, short, styled
 
 
 def refuse(constant: str) -> None:
@@ -123,3 +124,35 @@ def test_short_says_that_it_cut() -> None:
 )
 def test_lengths_of_time_are_said_roughly(us: int, said: str) -> None:
     assert rough_text(us) == said
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, columns: int) -> str:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    names = ("ID", "STATE", "TASK", "QUEUE", "NOTE")
+    print_table(names, [("0a1b2c3d4e5f", "failed", "send_letters", "letters", "a" * 30)] * 2, empty="")
+    return terminal.getvalue()
+
+
+def test_a_narrow_terminal_loses_no_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    narrow, wide = drawn(monkeypatch, 40), drawn(monkeypatch, 80)
+
+    assert narrow.splitlines()[:4] == ["ID     0a1b2c3d4e5f", "STATE  failed", "TASK   send_letters", "QUEUE  letters"]
+    assert wide.splitlines()[0].split() == ["ID", "STATE", "TASK", "QUEUE", "NOTE"]
+
+
+def test_without_colour_a_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b" in drawn(monkeypatch, 80) + styled("x", bold=True)
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in drawn(monkeypatch, 80) + styled("x", bold=True)

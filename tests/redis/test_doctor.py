@@ -10,7 +10,7 @@ from tests.redis.binaries import Binary
 from tests.redis.certificates import Certificates
 from tests.redis.servers import Cluster, RedisServer, Sentinels
 
-from selaras import Selaras
+from selaras import Selaras, StoreRefused, StoreUnavailable
 from selaras._contracts.finding import Finding, Level
 from selaras._stores.redis.address import redis_address
 from selaras._stores.redis.checkup import check_up
@@ -137,6 +137,29 @@ async def test_a_wrong_password_is_an_error_that_does_not_show_it(redis_server: 
     [finding] = await examine(redis_server.url_for("app", "wr0ng"))
     assert "refuses this user name or password" in finding.found
     assert "wr0ng" not in finding.where + finding.found
+
+
+async def test_a_password_that_is_not_given_is_asked_for(any_binary: Binary) -> None:
+    with RedisServer(any_binary, password="pw") as server:
+        [*_, finding] = await examine(f"redis://127.0.0.1:{server.port}")
+    assert "asks for a password: give it in the URL" in finding.found
+    assert finding.remedy.startswith("correct the user name, password")
+
+
+async def test_a_database_that_is_not_there_is_a_mistake_of_the_url(redis_server: RedisServer) -> None:
+    [finding] = await examine(f"redis://127.0.0.1:{redis_server.port}/4711")
+    assert "has no database of the number that the URL ends with" in finding.found
+    with pytest.raises(StoreRefused, match="no database of the number"):
+        async with Selaras(f"redis://127.0.0.1:{redis_server.port}/4711"):
+            pass
+
+
+async def test_tls_to_a_port_without_it_is_doubted(redis_server: RedisServer) -> None:
+    [finding] = await examine(f"rediss://127.0.0.1:{redis_server.port}?socket_connect_timeout=0.5")
+    assert "TLS" in finding.found
+    with pytest.raises(StoreUnavailable, match="TLS"):
+        async with Selaras(f"rediss://127.0.0.1:{redis_server.port}"):
+            pass
 
 
 async def test_leftovers_and_neighbours_are_named(redis_server: RedisServer) -> None:

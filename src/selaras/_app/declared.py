@@ -13,6 +13,7 @@ from selaras._core.cache.key import key_text, tag_text
 from selaras._core.cache.opening import Opening, open_names
 from selaras._core.cache.parts import is_shortened
 from selaras._core.codec import Codec, codec_of
+from selaras._core.errors import ConfigurationError
 from selaras._core.jobs.retry import Policy
 from selaras._core.positions import Scope
 from selaras._core.routing import partition_of
@@ -172,8 +173,15 @@ class LinePlan(Struct, frozen=True):
     needs: frozenset[str] = frozenset()
 
     def line(self, named: Mapping[str, Any], partitions: int) -> str:
-        """Return the line's name."""
-        return self.key.slot(named, partitions).key if self.key else self.text.format_map(named)
+        """Return the line's name. Raises ConfigurationError: the text cannot be filled in from these arguments."""
+        if self.key is not None:
+            return self.key.slot(named, partitions).key
+        try:
+            return self.text.format_map(named)
+        except Exception as error:
+            raise ConfigurationError(
+                f"lock={self.text!r} cannot be filled in from the arguments: {type(error).__name__}: {error}"
+            ) from error
 
 
 class Places(Struct, frozen=True):

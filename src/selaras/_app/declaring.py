@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from string import Formatter
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
@@ -285,10 +285,13 @@ def _line(
 
 def _line_of_text(task: str, text: str, signature: Signature) -> LinePlan:
     try:
-        fields = [field for _, field, _, _ in Formatter().parse(text) if field is not None]
+        fields = list(_fields_of(text))
     except ValueError as error:
-        raise ConfigurationError(f"task {task!r}: lock={text!r}: {error}") from None
-    needs = {field.partition(".")[0].partition("[")[0] for field in fields}
+        raise ConfigurationError(
+            f"task {task!r}: lock={text!r} is no template ({error}): write {{parameter}} for a value, and {{{{ or }}}} for "
+            f"a brace"
+        ) from None
+    needs = {_parameter(field) for field, _, _ in fields}
     for name in sorted(needs):
         if name not in signature.parameters:
             raise ConfigurationError(
@@ -297,7 +300,40 @@ def _line_of_text(task: str, text: str, signature: Signature) -> LinePlan:
             )
     if not text:
         raise ConfigurationError(f"task {task!r}: lock='' names no line; lock=None says that there is none")
+    for field, spec, conversion in fields:
+        _try_field(task, text, field, spec, conversion, signature)
     return LinePlan(text=text, needs=frozenset(needs))
+
+
+def _fields_of(text: str) -> Iterator[tuple[str, str, str | None]]:
+    """Yield (field, format, conversion) of each `{...}` of a template, those within formats too. Raises ValueError."""
+    for _, field, spec, conversion in Formatter().parse(text):
+        if field is not None:
+            yield field, spec or "", conversion
+            yield from _fields_of(spec or "")
+
+
+def _parameter(field: str) -> str:
+    return field.partition(".")[0].partition("[")[0]
+
+
+_SAMPLES: Final[Mapping[object, Any]] = {int: 1, str: "a", float: 1.0, bool: True, bytes: b"a"}
+
+
+def _try_field(task: str, text: str, field: str, spec: str, conversion: str | None, signature: Signature) -> None:
+    """Fill a field in, where any value of its parameter's type will do to tell what can be."""
+    name, formatter = _parameter(field), Formatter()
+    annotation = signature.annotations[name] if signature.is_resolved else Any
+    sample = _SAMPLES.get(annotation) if isinstance(annotation, type) else None
+    if sample is None or "{" in spec:
+        return
+    try:
+        value, _ = formatter.get_field(field, (), {name: sample})
+        formatter.format_field(formatter.convert_field(value, conversion), spec)
+    except Exception as error:  # noqa: BLE001 - whatever it is, each enqueue would raise it
+        raise ConfigurationError(
+            f"task {task!r}: lock={text!r}: {{{field}}} cannot be filled in from {name!r}, of type {annotation.__name__}: {error}"
+        ) from None
 
 
 def _mode(task: str, function: Callable[..., Any], executor: str | None) -> Mode:

@@ -21,12 +21,12 @@ class Origin(Struct, frozen=True):
 
     def reference(self, app: object) -> str:
         """Return what `selaras worker` calls the app: `first:app`."""
-        name = self.module
-        if name == "__main__":
-            name = _name_of_main(self.file)
-        module = sys.modules.get(self.module)
-        names = [key for key, value in vars(module).items() if value is app] if module else []
-        return f"{name}:{names[0] if names else 'app'}"
+        return _reference(self.module, self.file, app) or f"{_name_of(self.module, self.file)}:app"
+
+    def reference_by(self, module: str, app: object) -> str:
+        """Return what it may be called by a module that imports it, `tasks:app`; "" if it has no name there."""
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        return _reference(module, file, app)
 
 
 def calling_module() -> Origin:
@@ -40,6 +40,15 @@ def calling_module() -> Origin:
 def _is_ours(module: str) -> bool:
     ours = ("selaras._app", "selaras.blocking", "selaras.testing")
     return module == "selaras" or any(module == part or module.startswith(f"{part}.") for part in ours)
+
+
+def _reference(module: str, file: str, app: object) -> str:
+    names = [key for key, value in vars(sys.modules[module]).items() if value is app] if module in sys.modules else []
+    return f"{_name_of(module, file)}:{names[0]}" if names else ""
+
+
+def _name_of(module: str, file: str) -> str:
+    return _name_of_main(file) if module == "__main__" else module
 
 
 def _name_of_main(file: str) -> str:

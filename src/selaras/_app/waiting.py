@@ -222,7 +222,7 @@ async def _lacking(program: Program, process: Process, record: JobRecord) -> str
     if any(not one.tasks or record.task in one.tasks for one in serving):
         return ""
     lacking = f"and no worker that serves it knows task {record.task!r}" if serving else "and no worker serves it"
-    return f"{lacking}; start one with: {worker_command(program, record.queue)}"
+    return f"{lacking}; start one with: {worker_command(program, record.queue, record.task)}"
 
 
 async def _stands(program: Program, record: JobRecord) -> str:
@@ -237,10 +237,19 @@ async def _stands(program: Program, record: JobRecord) -> str:
     return f"{where}, {lacking}" if lacking else f"{where}, and goes on"
 
 
-def worker_command(program: Program, queue: str) -> str:
-    """Return the command line that starts a worker for a queue."""
-    command = f"selaras worker {program.reference()}"
-    return command if queue in program.registry.queues(program.settings.queue) else f"{command} -q {queue}"
+def worker_command(program: Program, queue: str, task: str) -> str:
+    """Return the command line that starts a worker for a queue that knows a task, and what that needs beside."""
+    spec = program.registry.tasks.get(task)
+    module = program.origin.module if spec is None else spec.function.__module__
+    reference, needed = program.reference(), ""
+    if module not in (program.origin.module, *program.registry.include):
+        # The module that made the app need not import the one with the task.
+        by_task = program.origin.reference_by(module, program.app)
+        reference = by_task or reference
+        needed = "" if by_task else f" (and name the task's module in the app: include=[{module!r}])"
+    command = f"selaras worker {reference}"
+    served = queue in program.registry.queues(program.settings.queue)
+    return f"{command}{'' if served else f' -q {queue}'}{needed}"
 
 
 # -- by hand

@@ -169,6 +169,11 @@ class Signature:
         return self._resolved().returns
 
     @property
+    def is_resolved(self) -> bool:
+        """Whether every name in its annotations is defined by now, or was at its first use."""
+        return self._plan is not None
+
+    @property
     def annotations(self) -> dict[str, Any]:
         """The annotation of each parameter, resolved; Any where there is none or it cannot be."""
         return self._resolved().annotations
@@ -413,13 +418,23 @@ class Signature:
         returns = _unwrapped(self._hints.resolve("return"))
         plan = _Plan(self.name, annotations, returns, shapes, self._kept, self._ignore)
         for name, why in self._hints.unresolved.items():
-            warnings.warn(
-                f"{self.name}: the annotation of {name!r} does not resolve at run time ({why}); it is treated as Any",
-                UnresolvedAnnotation,
-                stacklevel=2,
+            self._warn(
+                f"{self.name}: the annotation of {name!r} does not resolve at run time ({why}); it is treated as Any"
             )
         self._plan = plan
         return plan
+
+    def _warn(self, text: str) -> None:
+        """Warn at the place of the function, wherever it is resolved from."""
+        function: Any = inspect.unwrap(self._made_of[0])
+        code = getattr(function, "__code__", None)
+        if code is None:
+            warnings.warn(text, UnresolvedAnnotation, stacklevel=3)
+            return
+        seen = function.__globals__.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(
+            text, UnresolvedAnnotation, code.co_filename, code.co_firstlineno, function.__module__, seen
+        )
 
     def _shape(self, parameter: Parameter, annotations: dict[str, Any]) -> Shape:
         if parameter.name in self._ignore:

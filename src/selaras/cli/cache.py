@@ -11,7 +11,6 @@ from math import floor, log10
 from typing import Any, Final
 
 import click
-from rich.console import Console
 from rich.progress import Progress
 
 from selaras._app.audits import audited, said
@@ -30,7 +29,7 @@ from selaras._core.jobs.failure import Failure
 from selaras.cli.arguments import read_arguments
 from selaras.cli.durations import level
 from selaras.cli.exits import Misused, Told
-from selaras.cli.output import instant_text, one_line, print_facts, print_json, print_table, value_text
+from selaras.cli.output import console, instant_text, one_line, print_facts, print_json, print_table, value_text
 from selaras.cli.target import Target, json_option, on_store
 from selaras.cli.texts import ANY_TEXT
 
@@ -228,6 +227,8 @@ async def invalidate(
 async def stats(target: Target, as_json: bool) -> None:
     """Show the shared tier: what is stored, what is being written, how long the log is; and measured consistency.
 
+    In JSON values are called entries, what is being written intents, and what is being loaded tokens.
+
     Hits and misses are counted where they happen, in each process. Families with audit= are measured: of the hits that
     were compared with the datastore, the share that was not stale, and the share that is certain (95 % confidence).
     While a job writes, what it writes is read from the datastore: those that have been at it for more than 10 s are listed.
@@ -378,11 +379,11 @@ def _tell_nobody(_: Warmed) -> None:
 @contextmanager
 def _progress(values: int, *, shown: bool) -> Generator[Callable[[Warmed], None]]:
     """Show how far a warming is, where somebody looks."""
-    console = Console(stderr=True)
-    if not shown or not console.is_terminal:
+    screen = console(stderr=True)
+    if not shown or not screen.is_terminal:
         yield _tell_nobody
         return
-    with Progress(*Progress.get_default_columns(), "{task.completed:,} of {task.total:,}", console=console) as bar:
+    with Progress(*Progress.get_default_columns(), "{task.completed:,} of {task.total:,}", console=screen) as bar:
         task = bar.add_task("warming", total=values)
 
         def told(warmed: Warmed) -> None:

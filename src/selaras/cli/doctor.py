@@ -14,7 +14,7 @@ from selaras._app.app import Selaras
 from selaras._app.checkup import check_up
 from selaras._contracts.finding import Finding, Level
 from selaras.cli.exits import Misused, Told
-from selaras.cli.output import counted, one_line, print_json, print_table
+from selaras.cli.output import counted, one_line, print_json, print_table, styled
 from selaras.cli.target import json_option, on_app
 
 _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
@@ -63,7 +63,7 @@ def _tell(store: str, findings: Sequence[Finding]) -> None:
         if finding.where not in ("", where):
             where = finding.where
             click.echo(f"\n{one_line(where)}")
-        level = click.style(f"{finding.level:<7}", fg=_COLOURS[finding.level])
+        level = styled(f"{finding.level:<7}", fg=_COLOURS[finding.level])
         click.echo(f"  {level}  {finding.about:<{wide}}  {one_line(finding.found)}")
         if finding.remedy:
             click.echo(f"  {'':<7}  {'':<{wide}}  {one_line(finding.remedy)}")

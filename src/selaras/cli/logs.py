@@ -8,9 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
-import click
-
-from selaras.cli.output import many_lines, one_line, plain
+from selaras.cli.output import many_lines, one_line, plain, styled
 
 _COLORS: Final = {logging.WARNING: "yellow", logging.ERROR: "red", logging.CRITICAL: "red"}
 # What a record has by itself; everything else was added by `extra=`.
@@ -30,9 +28,9 @@ class _Terminal(logging.Formatter):
         text = many_lines(record.getMessage()) + _story(self, record)
         color = _COLORS.get(record.levelno)
         if color:
-            text = click.style(f"{record.levelname.lower()}: {text}", fg=color)
+            text = styled(f"{record.levelname.lower()}: {text}", fg=color)
         who = f"{when} {record.process}" if self._with_pid else when
-        return f"{click.style(who, dim=True)} {text}"
+        return f"{styled(who, dim=True)} {text}"
 
 
 class _Pipe(logging.Formatter):

@@ -6,16 +6,20 @@ import base64
 import dataclasses
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import click
 import msgspec
 
 from selaras._core.durations import format_us
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What JSON can say."""
@@ -172,24 +176,56 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     _draw(columns, lines)
 
 
+def styled(text: str, **style: Any) -> str:
+    """Return text as a terminal shows it, plain where $NO_COLOR says so."""
+    return text if _plain() else click.style(text, **style)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return what draws on a terminal, without any style where $NO_COLOR says so."""
+    from rich.console import Console
+
+    return Console(highlight=False, stderr=stderr, color_system=None if _plain() else "auto")
+
+
+def _plain() -> bool:
+    return bool(os.environ.get("NO_COLOR"))
+
+
 def _draw(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     from rich.cells import cell_len
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     # A terminal is narrow: what says nothing in any row is left out.
     shown = [at for at in range(len(columns)) if not at or any(line[at] not in ("", "0") for line in lines)]
+    screen = console()
+    widths = {at: max(cell_len(text) for text in (columns[at], *(line[at] for line in lines))) for at in shown}
+    least = [min(widths[at], _LAST_LEAST) if at == shown[-1] else widths[at] for at in shown]
+    if sum(least) + len(shown) - 1 > screen.width:
+        _draw_as_facts([columns[at] for at in shown], [[line[at] for at in shown] for line in lines])
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at in shown:
-        wide = max(cell_len(text) for text in (columns[at], *(line[at] for line in lines)))
         # The last column gives way; the others are for copying.
-        table.add_column(columns[at], no_wrap=True, min_width=None if at == shown[-1] else wide, overflow="ellipsis")
+        wide = None if at == shown[-1] else widths[at]
+        table.add_column(columns[at], no_wrap=True, min_width=wide, overflow="ellipsis")
     for line in lines:
         # Text, never markup: an id may hold "[red]".
         table.add_row(*(Text(line[at], style=_STYLES.get(line[at], "")) for at in shown))
-    Console(highlight=False).print(table)
+    screen.print(table)
 
+
+def _draw_as_facts(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print each row as lines of its own, where the table would lose columns."""
+    for number, line in enumerate(lines):
+        if number:
+            click.echo()
+        print_facts(zip(columns, line, strict=True))
+
+
+_LAST_LEAST: Final = 12
+"""Columns that the last one is left with, if it wants as many."""
 
 _STYLES: Final = {
     "running": "cyan",

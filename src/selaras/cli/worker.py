@@ -23,7 +23,7 @@ from selaras.cli.durations import duration
 from selaras.cli.exits import Misused
 from selaras.cli.intro import facts, hints, introduction
 from selaras.cli.logs import show_log
-from selaras.cli.output import counted
+from selaras.cli.output import counted, styled
 from selaras.cli.reload import check_it_can_watch, watching
 from selaras.cli.reports import Reporter
 from selaras.cli.target import APP_VARIABLE, URL_VARIABLE, app_for
@@ -213,7 +213,7 @@ def _introduce(
         told = facts(program, settings, queues, fleet)
         _log.info("selaras %s works for %s", __version__, reference, extra={"version": __version__, **told})
     else:
-        click.echo(click.style(f"selaras {__version__}", bold=True), err=True)
+        click.echo(styled(f"selaras {__version__}", bold=True), err=True)
         for line in introduction(program, reference, settings, queues, fleet):
             click.echo(f"  {line}", err=True)
     for hint in hints(program, queues):

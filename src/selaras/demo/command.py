@@ -28,7 +28,7 @@ from selaras.demo.crew import Crew, CrewFailed
 from selaras.demo.flights import Flight, read_flights, read_models
 from selaras.demo.gauges import has_read, read_all
 from selaras.demo.ledger import prepare
-from selaras.demo.show import Moment, Outcome, Screen, Silent, screen, show_outcome
+from selaras.demo.show import Moment, Outcome, Screen, Silent, progress, show_outcome
 
 _BATCH: Final = 1_000
 _LOOK_EVERY_S: Final = 0.1
@@ -81,15 +81,15 @@ def demo(year: bool, workers: int, naive: bool, kill: bool, url: str, flights: i
     Each flight stands in the line of its plane, reads the plane's record, the hour's weather and the airport through
     the cache, and writes the record to a SQLite database. One plain pass over the same rows says what is right.
 
-    Exits with 1 if any plane is wrong (as it is with --naive).
+    Exits with 1 if any plane is wrong, as with --naive. With --kill it takes several times as long: each kill costs a lease.
     """
     if url.startswith("memory:"):
         raise ConfigurationError("--url memory://: the workers are processes of their own, and share no memory")
     plan = Plan(year=year, workers=workers, naive=naive, kill=kill, url=url, flights=flights or 0)
-    console = Console()
+    screen = Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
     with tempfile.TemporaryDirectory(prefix="selaras-demo-") as directory:
         try:
-            outcome = asyncio.run(_run(plan, Path(directory), None if as_json else console))
+            outcome = asyncio.run(_run(plan, Path(directory), None if as_json else screen))
         except CrewFailed as error:
             raise click.ClickException(str(error)) from error
         except asyncio.CancelledError:
@@ -97,12 +97,12 @@ def demo(year: bool, workers: int, naive: bool, kill: bool, url: str, flights: i
     if as_json:
         click.echo(msgspec.json.encode(_object(outcome)))
     else:
-        show_outcome(console, outcome, naive=naive)
+        show_outcome(screen, outcome, naive=naive)
     if not outcome.all_right:
         raise SystemExit(1)
 
 
-async def _run(plan: Plan, directory: Path, console: Console | None) -> Outcome:
+async def _run(plan: Plan, directory: Path, screen: Console | None) -> Outcome:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # nothing is left behind
@@ -117,10 +117,10 @@ async def _run(plan: Plan, directory: Path, console: Console | None) -> Outcome:
         watch = Watch(app, crew, len(flights), directory / "gauges", kill=plan.kill)
         crew.start()
         try:
-            if console is None:
+            if screen is None:
                 await _work(module, flights, watch, Silent())
             else:
-                with screen(console, plan.title) as shown:
+                with progress(screen, plan.title) as shown:
                     await _work(module, flights, watch, shown)
         finally:
             crew.stop()

@@ -17,10 +17,10 @@ from msgspec import Struct, structs
 
 from selaras._contracts.clock import Clock
 from selaras._contracts.finding import Finding, doubtful, fine, wrong
-from selaras._core.errors import SelarasError, StoreUnavailable
+from selaras._core.errors import SelarasError, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial
-from selaras._stores.redis.errors import RIGHTS_PAGE
+from selaras._stores.redis.errors import RIGHTS_PAGE, meaning_of, told
 from selaras._stores.redis.rights import CHANNELS, KEYLESS, KEYS_ONLY, commands, rule
 from selaras._stores.redis.scripts import LEDGER
 from selaras._stores.redis.topology import Topology, topology_of
@@ -98,7 +98,7 @@ async def check_up(address: RedisAddress, clock: Clock) -> AsyncIterator[Finding
     try:
         topology = await _found(address, names, 1)
     except SelarasError as error:
-        yield wrong("connection", address.shown, str(error), "start the server, or correct the URL")
+        yield wrong("connection", address.shown, str(error), _way_in(error))
         return
     patients: dict[Endpoint, _Patient] = {}
     try:
@@ -111,7 +111,7 @@ async def check_up(address: RedisAddress, clock: Clock) -> AsyncIterator[Finding
             partitions, findings = await _store(patients[first], address, names)
             topology = await _found(address, names, partitions)
         except SelarasError as error:
-            yield wrong("connection", str(first), str(error), "see there")
+            yield wrong("connection", str(first), str(error), _way_in(error))
             return
         places = [topology.place(index) for index in range(partitions)]
         for finding in (*findings, *await _spread(address, places)):
@@ -124,7 +124,7 @@ async def check_up(address: RedisAddress, clock: Clock) -> AsyncIterator[Finding
                 async for finding in _examined(patients[endpoint], address, names, held, partitions, clock):
                     yield finding
             except SelarasError as error:
-                yield wrong("connection", str(endpoint), str(error), "see there")
+                yield wrong("connection", str(endpoint), str(error), _way_in(error))
     finally:
         for patient in patients.values():
             patient.close()
@@ -137,7 +137,19 @@ async def _found(address: RedisAddress, names: Names, partitions: int) -> Topolo
 
 
 async def _patient(endpoint: Endpoint, account: Account) -> _Patient:
-    return _Patient(endpoint, account, await dial(endpoint, account))
+    patient = _Patient(endpoint, account, await dial(endpoint, account))
+    if not account.password:  # then nothing had to be let in yet
+        reply = await patient.ask("PING")
+        if isinstance(reply, ReplyError) and str(reply).startswith("NOAUTH"):
+            patient.close()
+            raise told(reply, meaning_of(reply), where=str(endpoint), doing="PING")
+    return patient
+
+
+def _way_in(error: Exception) -> str:
+    if isinstance(error, StoreRefused):
+        return f"correct the user name, password or database in the URL, or what its user may do ({RIGHTS_PAGE})"
+    return "start the server, or correct the URL"
 
 
 async def _examined(

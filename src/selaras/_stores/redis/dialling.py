@@ -45,7 +45,9 @@ async def dial(
             wire.on_push = on_push  # from here on: an error until now answers something
     except TimeoutError:
         wire.abort("it took too long")
-        raise StoreUnavailable(f"{endpoint} does not answer: no connection within {account.connect_s:g} s") from None
+        raise StoreUnavailable(
+            f"{endpoint} does not answer: no connection within {account.connect_s:g} s{tls_doubt(account)}"
+        ) from None
     except ssl.SSLError as error:
         raise StoreUnavailable(f"{endpoint}: no TLS connection: {error}") from error
     except WireLost as error:
@@ -113,6 +115,11 @@ async def _enter(wire: Wire, endpoint: Endpoint, account: Account) -> None:
         if isinstance(reply, ReplyError) and (place < required or meaning_of(reply) is Meaning.SOON):
             wire.abort("refused")
             raise told(reply, meaning_of(reply), where=str(endpoint), doing=command[0])
+
+
+def tls_doubt(account: Account) -> str:
+    """Return what to look at if a server that should speak TLS says nothing."""
+    return "; does it speak TLS at that port? If not, the URL begins with redis://" if account.secure else ""
 
 
 def _hint(account: Account) -> str:

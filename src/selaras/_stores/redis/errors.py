@@ -37,7 +37,7 @@ class Meaning(Enum):
     FULL = auto()
     """Its memory is full."""
     REFUSED = auto()
-    """Password or rights: somebody must change them."""
+    """Password, rights or the number of the database: somebody must change them."""
     FAULT = auto()
     """A script went wrong: that is a fault of ours."""
     OTHER = auto()
@@ -65,6 +65,7 @@ _MEANINGS: Final = {
     "DENIED": Meaning.REFUSED,
 }
 
+_NO_SUCH_DB: Final = re.compile(r"DB index is out of range|SELECT is not allowed in cluster mode")
 _SCRIPT_FAULT: Final = re.compile(r"user_script|user_function|running script|script: [0-9a-f]{40}")
 
 
@@ -77,6 +78,8 @@ def meaning_of(error: Exception) -> Meaning:
     if "max number of clients" in text:
         return Meaning.SOON
     if "invalid username-password pair" in text or "invalid password" in text or "AUTH" in text:
+        return Meaning.REFUSED
+    if _NO_SUCH_DB.search(text):
         return Meaning.REFUSED
     if _SCRIPT_FAULT.search(text):
         # A script that is not allowed a command, or meets a full memory, says so in the middle of its own words.
@@ -129,6 +132,8 @@ def _refusal(text: str, where: str, doing: str, script: str) -> str:
         return f"{where} refuses this user name or password ({text})"
     if "DENIED" in text:
         return f"{where} is in protected mode and takes no clients from elsewhere: give it a password or bind it"
+    if _NO_SUCH_DB.search(text):
+        return f"{where} has no database of the number that the URL ends with ({text}): give another, or leave it out"
     # Some servers do not say which command of a script it was.
     used = ", ".join(sorted(commands_in(script)))
     return f"{where} does not allow {doing}: {text}{f' (it uses {used})' if used else ''}. All rights: {RIGHTS_PAGE}"

@@ -20,7 +20,7 @@ from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._core.jobs.retry import Backoff
 from selaras._stores.endings import at_end_of_loop
 from selaras._stores.redis.address import Endpoint, Names, RedisAddress
-from selaras._stores.redis.dialling import ask_once, dial
+from selaras._stores.redis.dialling import ask_once, dial, tls_doubt
 from selaras._stores.redis.errors import Meaning, meaning_of, told
 from selaras._stores.redis.topology import Topology, redirection
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, Word, pack, rest, tail
@@ -341,7 +341,8 @@ class Node:
                 raise StoreUnavailable(self._error)
             self._attempt = self._lines.loop.create_task(self._connect())
             self._attempt.add_done_callback(self._attempted)
-        return await _shared(self._attempt, patience, f"{self.endpoint}: connecting takes long")
+        doubt = tls_doubt(self._lines.common.address.account)
+        return await _shared(self._attempt, patience, f"{self.endpoint}: connecting takes long{doubt}")
 
     def _attempted(self, attempt: Task[Wire]) -> None:
         self._attempt = None

@@ -82,7 +82,7 @@ def _file(path: Path, index: int, partitions: int) -> Iterator[Finding]:
             schema.check(con, path, index=index, partitions=partitions)
             yield from _open_file(con, path)
     except StoreMismatch as error:
-        yield wrong("file", where, str(error), "see there")
+        yield wrong("file", where, str(error), "do as it says, or name another file")
     except (DatabaseError, StoreUnavailable) as error:
         yield wrong("file", where, str(error), "if it is damaged: stop all programs, and restore a backup")
 
