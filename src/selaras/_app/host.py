@@ -28,7 +28,7 @@ from selaras._core.cache.lineage import What
 from selaras._core.cache.opening import OPENING, Opening, opened_by
 from selaras._core.codec import CorruptBytes
 from selaras._core.jobs.failure import Failure
-from selaras._core.jobs.job import Claim, NewJob, Settled, Settlement
+from selaras._core.jobs.job import Claim, JobRecord, NewJob, Settled, Settlement
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.outcome import End, Failed, Misfit, Raised, Unreadable, settlement_of
 from selaras._core.jobs.retry import Policy
@@ -338,6 +338,18 @@ def _decode(spec: TaskSpec, claim: Claim | Waiting, meta: Meta) -> Arguments:
             f"{spec.name!r}: {error.__cause__ or error}"
         ) from error
     return spec.signature.with_first(value, rest)
+
+
+def fits(spec: TaskSpec, job: JobRecord) -> bool:
+    """Say whether a job's arguments fit a task; of one whose bytes or values are bad its own attempt will tell."""
+    try:
+        meta = decode_meta(job.meta) if job.meta else NO_META
+        (spec.rest if meta.follows else spec.signature).decode(job.payload)
+    except Unbindable:
+        return False
+    except Exception:  # noqa: BLE001 - types of the program's own are made here, and may raise anything
+        return True
+    return True
 
 
 class _StepMismatch(Exception):

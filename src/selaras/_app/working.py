@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+from asyncio import AbstractEventLoop
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from msgspec.structs import replace
 
 from selaras._app.neighbours import name_of_worker, warn_of_neighbours
 from selaras._app.portal import refuse_on_loop
+from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._app.settings import OPTION, Settings, check_lease
 from selaras._core.cache.key import checked_name
 from selaras._core.durations import Duration, duration_us
+from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
+from selaras._core.events import StoreBack, StoreLost
+from selaras._core.jobs.retry import Backoff
 
 if TYPE_CHECKING:  # a producer never needs a worker's modules
     from selaras._contracts.observer import Observer
     from selaras._worker.exits import Exit
     from selaras._worker.worker import Worker
 
+
+_AGAIN: Final = Backoff(first_us=100_000, most_us=5_000_000)
+_TOLD_EVERY_NS: Final = 60_000_000_000
+"""While the store has not answered yet it is said again so often."""
 
 _COUNTS: Final = ("concurrency", "threads", "children", "warm_ahead")
 
@@ -56,6 +67,8 @@ class AppWorker:
         self._queues = tuple(dict.fromkeys(checked_name(queue, what="queue") for queue in options.get("queues") or ()))
         self._worker: Worker | None = None
         self._stopped: bool | None = None
+        self._told = asyncio.Event()  # to stop, before there was a worker
+        self._loop: AbstractEventLoop | None = None
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -63,16 +76,72 @@ class AppWorker:
         self._program.registry.complete()
         return self._queues or tuple(self._program.registry.queues(self._program.settings.queue))
 
+    async def reach(self) -> bool:
+        """Open the store, however long its server is away: nobody orders the starts of a machine or of a deploy.
+
+        A burst does not wait, nor does a worker on a file, which nobody else will bring. Returns False if told to stop
+        before it was reached.
+
+        Raises:
+            StoreUnavailable: for a reason that does not pass.
+        """
+        from selaras._worker.signals import heard_by
+        from selaras._worker.waiting import within
+
+        self._told, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        waits = self._program.address.redis is not None and not self._options.get("burst", False)
+        heard = heard_by(lambda _: self.stop()) if self._options.get("owns_process", False) else nullcontext()
+        process = self._program.process()
+        tries, away_ns, told_ns = 0, 0, 0
+        with heard if waits else nullcontext():
+            while self._stopped is None:
+                now_ns = process.clock.instant_ns()
+                try:
+                    await self._open(process)
+                except (StoreRefused, StoreMismatch):
+                    raise
+                except StoreUnavailable as error:
+                    if not waits:
+                        raise
+                    tries, away_ns = tries + 1, away_ns or now_ns
+                    if not told_ns or now_ns - told_ns >= _TOLD_EVERY_NS:
+                        told_ns = now_ns
+                        self._tell(StoreLost(partition=-1, error=str(error)))
+                    delay_s = _AGAIN.delay_us(tries, process.entropy) / 1_000_000
+                    await within(process.clock, delay_s, self._told)
+                    continue
+                if away_ns:
+                    self._tell(StoreBack(partition=-1, away_us=(process.clock.instant_ns() - away_ns) // 1_000))
+                break
+        return self._stopped is None
+
+    async def _open(self, process: Process) -> None:
+        loop = asyncio.get_running_loop()
+        opening, told = loop.create_task(process.open()), loop.create_task(self._told.wait())
+        try:
+            await asyncio.wait((opening, told), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opening.cancel()
+            told.cancel()
+        if opening.done():
+            opening.result()
+
+    def _tell(self, event: StoreLost | StoreBack) -> None:
+        from selaras._worker.telling import tell
+
+        observer = self._options.get("observer")
+        if observer is not None:
+            tell(observer, event)
+
     async def run(self) -> Exit:
         """Work until told to stop; with `burst`, until nothing is left to do."""
         from selaras._app.host import AppHost
         from selaras._worker.exits import Exit
         from selaras._worker.worker import Worker
 
-        process = self._program.process()
-        await process.open()
-        if self._stopped is not None:
+        if not await self.reach():
             return Exit.STOPPED
+        process = self._program.process()
         options, settings = self._options, self._settings
         await warn_of_neighbours(self._program, process)
         self._worker = Worker(
@@ -106,12 +175,19 @@ class AppWorker:
     def stop(self) -> None:
         """Stop in order: no more claims, what runs may finish within the grace. From any thread."""
         self._stopped = False
+        self._give_up()
         if self._worker is not None:
             self._worker.stop()
+
+    def _give_up(self) -> None:
+        if self._loop is not None and self._worker is None:
+            with suppress(RuntimeError):  # it is closed: nobody waits there
+                self._loop.call_soon_threadsafe(self._told.set)
 
     def halt(self) -> None:
         """Stop at once. From any thread."""
         self._stopped = True
+        self._give_up()
         if self._worker is not None:
             self._worker.halt()
 

@@ -125,7 +125,7 @@ class LeaseLapsed(Struct, frozen=True, kw_only=True):
 
 
 class StoreLost(Struct, frozen=True, kw_only=True):
-    """A partition did not answer. Told once until it is back."""
+    """A partition did not answer; -1: the store has not been reached yet. Told once until it is back."""
 
     partition: int
     error: str

@@ -10,6 +10,6 @@ class Exit(IntEnum):
 
     STOPPED = 0  # an orderly stop: everything was settled or given back
     FAILED = 1  # it could not start, or ended by an error of its own
-    LEFT = 3  # stopped, but the store did not hear of it: what it held runs again after its lease
+    LEFT = 3  # the store could not be reached, to begin or to hear of the end: what it held runs again after its lease
     HALTED = 4  # a second signal: stopped hard
     RECYCLED = 75  # a body blocks the process: a fresh one should take its place (EX_TEMPFAIL)

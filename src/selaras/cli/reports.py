@@ -209,9 +209,15 @@ def _tell_trouble(event: Reenrolled | LeaseLapsed | SettleRefused | StoreLost | 
                 "; what it wrote is voided" if event.wrote else "",
             )
         case StoreLost():
-            _log.error("the store does not answer (partition %d): %s", event.partition, event.error)
+            if event.partition < 0:
+                _log.error("the store does not answer yet: %s; trying again", event.error)
+            else:
+                _log.error("the store does not answer (partition %d): %s", event.partition, event.error)
         case StoreBack():
-            _log.info("the store answers again after %s (partition %d)", rough_text(event.away_us), event.partition)
+            if event.partition < 0:
+                _log.info("the store answers after %s", rough_text(event.away_us))
+            else:
+                _log.info("the store answers again after %s (partition %d)", rough_text(event.away_us), event.partition)
         case Trouble():
             _log.error("%s: %s", event.where, event.error)
         case _:

@@ -14,9 +14,10 @@ import click
 from selaras import __version__
 from selaras._app.app import Selaras
 from selaras._app.fleet import FLEET_VARIABLE, run_alone, run_fleet, run_on_loop
+from selaras._app.host import fits
 from selaras._app.settings import OPTIONS, Settings
-from selaras._app.survey import every_job
-from selaras._app.working import WorkerOptions, in_force
+from selaras._app.survey import every_job, queue_stats
+from selaras._app.working import AppWorker, WorkerOptions, in_force
 from selaras._contracts.partition import JobFilter
 from selaras._core.jobs.states import JobState
 from selaras.cli.durations import duration
@@ -130,8 +131,9 @@ def worker(
 ) -> None:
     """Run jobs of APP (module:attribute, importable from here; or $SELARAS_APP) until told to stop.
 
-    Exit codes: 0 stopped in order, 1 failed, 3 stopped, but the store did
-    not hear of it (what ran will run again), 4 stopped hard, by a second signal.
+    Exit codes: 0 stopped in order, 1 failed, 3 the store could not be reached:
+    at the start of a burst, or to hear of the end (what ran will run again),
+    4 stopped hard, by a second signal.
     """
     in_fleet = FLEET_VARIABLE in os.environ
     reload = reload and not in_fleet
@@ -162,7 +164,9 @@ def worker(
         chosen["lease"] = lease
     made = program.worker(**chosen)
     if not in_fleet:
-        strays = run_on_loop(_strays(program, made.queues, most=_LOOKED_AT_FIRST))
+        strays = run_on_loop(_arrive(program, made))
+        if strays is None:  # told to stop before the store was reached
+            raise SystemExit(0)
         _introduce(program, app, in_force(program.settings, chosen), made.queues, fleet, as_json=as_json)
         _tell_strays(strays, app)
     if (fleet > 1 or reload) and not in_fleet:
@@ -171,12 +175,31 @@ def worker(
     else:
         code = run_alone(made)
     if burst and not in_fleet:
-        _tell_strays(run_on_loop(_strays(program, made.queues, most=_LOOKED_AT_LAST)), app)
+        strays, running = run_on_loop(_left(program, made.queues))
+        _tell_strays(strays, app)
+        if running:
+            _log.info(
+                "nothing is left to do here; %s still elsewhere, or were lost with a worker and come back when its lease ends",
+                "1 job runs" if running == 1 else f"{running:,} jobs run",
+            )
     raise SystemExit(code)
 
 
+async def _arrive(program: Selaras, made: AppWorker) -> Counter[str] | None:
+    return await _strays(program, made.queues, most=_LOOKED_AT_FIRST) if await made.reach() else None
+
+
+async def _left(program: Selaras, queues: Sequence[str]) -> tuple[Counter[str], int]:
+    """Return what a burst could not run, and how many jobs others run, as far as the store knows."""
+    async with program:
+        strays = await _strays(program, queues, most=_LOOKED_AT_LAST)
+        every = await queue_stats(program.process().store)
+    running = sum(stats.counts.get(JobState.RUNNING.value, 0) for stats in every if stats.name in queues)
+    return strays, running
+
+
 async def _strays(program: Selaras, queues: Sequence[str], *, most: int) -> Counter[str]:
-    """Count, by task, the unfinished jobs that this app cannot run, or that its like gave back.
+    """Count, by task, the unfinished jobs that this app cannot run: of those that were given back once all are known.
 
     At most `most` are looked at, the newest first. The store is opened for it: a worker that cannot begin must not say that it has.
     """
@@ -186,8 +209,11 @@ async def _strays(program: Selaras, queues: Sequence[str], *, most: int) -> Coun
         seen = 0
         async for one in every_job(program.process().store, which):
             job, seen = one.job, seen + 1
-            if job.queue in queues and (job.strayed_us or job.task not in program.registry.tasks):
-                found[job.task] += 1
+            if job.queue in queues:
+                spec = program.registry.tasks.get(job.task)
+                # Another version may have given it back: that says nothing of this one.
+                if spec is None or (job.strayed_us and not fits(spec, job)):
+                    found[job.task] += 1
             if seen == most:
                 break
     return found
