@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.edges.shell import Shell, everywhere, strict
+from tests.redis.servers import HOST, RedisServer
 
 
 def worker(shell: Shell, *args: str, **env: str) -> subprocess.Popen[str]:
@@ -275,3 +276,93 @@ def test_what_this_program_cannot_run_is_told_once_a_task_at_the_start_and_at_th
     odd = shell.selaras("jobs", "show", "odd-1", "--app", "shop:app").stdout
     assert "the arguments do not fit task 'odd'" in odd
     assert "start one" not in odd + gone
+
+
+def test_what_another_version_gave_back_is_no_fault_of_this_one(shell: Shell) -> None:
+    shell.write(
+        "before.py",
+        """
+        from selaras import Selaras
+
+        app = Selaras()
+
+        @app.task
+        async def odd(value: int, other: int) -> None: ...
+        """,
+    )
+    shell.enqueue("odd.options(id='fits-before-only').call(1, 2)", module="before")
+    shell.enqueue("slow.options(id='fits-here').call(0)")
+    here = worker(shell, "--burst")
+    assert "1 unfinished job that shop:app does not know" in ended(here)[2]
+
+    process = shell.start(sys.executable, "-m", "selaras", "worker", "before:app")
+    assert process.stderr is not None
+    until_said(process, "started, pid")
+    process.send_signal(signal.SIGTERM)
+
+    assert "unfinished" not in ended(process)[2]
+
+
+def test_a_burst_says_how_many_jobs_are_left_to_a_lease(shell: Shell) -> None:
+    shell.enqueue("slow.options(id='s').call(60)")
+    killed = worker(shell, "--lease", "60s")
+    until((shell.directory / "started").exists)
+    killed.kill()
+    killed.communicate()
+
+    code, _, err = ended(worker(shell, "--burst"))
+
+    assert code == 0
+    assert err.splitlines()[-1].endswith(
+        "nothing is left to do here; 1 job still runs elsewhere, or was lost with a worker and comes back when its lease ends"
+    )
+
+
+def until_said(process: subprocess.Popen[str], word: str) -> str:
+    """Read the log until a line has this word; return all that was read."""
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if word in line:
+            return said
+    raise AssertionError(said)
+
+
+def test_a_worker_waits_for_a_server_that_starts_after_it(shell: Shell) -> None:
+    server = RedisServer()
+    try:
+        process = worker(shell, SELARAS_URL=server.url)
+        until_said(process, "the store does not answer yet: ")
+
+        server.start()
+
+        until_said(process, "started, pid")
+        process.send_signal(signal.SIGTERM)
+        assert ended(process)[0] == 0
+    finally:
+        if server.running:
+            server.stop()
+
+
+def test_a_signal_ends_a_worker_that_waits_for_its_server(shell: Shell) -> None:
+    process = worker(shell, SELARAS_URL=RedisServer().url)
+    until_said(process, "the store does not answer yet: ")
+
+    process.send_signal(signal.SIGTERM)
+
+    assert ended(process)[0] == 0
+
+
+@pytest.mark.parametrize("args", [("worker", "shop:app", "--burst"), ("queues", "--app", "shop:app")])
+def test_what_does_not_wait_fails_at_once_where_no_server_answers(shell: Shell, args: tuple[str, ...]) -> None:
+    assert shell.selaras(*args, SELARAS_URL=RedisServer().url).returncode == 3
+
+
+@pytest.mark.parametrize(("query", "said"), [("/0", "asks for a password"), ("/99", "has no database of this number")])
+def test_a_worker_does_not_wait_for_what_does_not_pass(shell: Shell, query: str, said: str) -> None:
+    with RedisServer(password="" if query == "/99" else "secret") as server:
+        done = shell.selaras("worker", "shop:app", SELARAS_URL=f"redis://{HOST}:{server.port}{query}")
+
+    assert done.returncode == 2
+    assert said in done.stderr

@@ -179,8 +179,10 @@ def worker(
         _tell_strays(strays, app)
         if running:
             _log.info(
-                "nothing is left to do here; %s still elsewhere, or were lost with a worker and come back when its lease ends",
-                "1 job runs" if running == 1 else f"{running:,} jobs run",
+                "nothing is left to do here; %s when its lease ends",
+                "1 job still runs elsewhere, or was lost with a worker and comes back"
+                if running == 1
+                else f"{running:,} jobs still run elsewhere, or were lost with a worker and come back",
             )
     raise SystemExit(code)
 
