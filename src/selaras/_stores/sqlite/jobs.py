@@ -365,7 +365,8 @@ class Jobs:
             self._lines.line(row.line).holder = row.id
             self.arrange(row.line, now)
         self._wait_for_parents(row, new, now)
-        if row.state is JobState.READY and standing.place:
+        # The head of a line stands where it joined, whatever its store had it do (see `jobs` in the schema).
+        if row.state is JobState.READY and standing.place and not row.line:
             self._table.flush()
             at = self._table.lanes.code(row.queue, row.lane), row.priority, standing.place
             if self._execute(_TAKEN, at).fetchone() is None:  # else it stays behind all others
