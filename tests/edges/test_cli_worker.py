@@ -359,7 +359,7 @@ def test_what_does_not_wait_fails_at_once_where_no_server_answers(shell: Shell, 
     assert shell.selaras(*args, SELARAS_URL=RedisServer().url).returncode == 3
 
 
-@pytest.mark.parametrize(("query", "said"), [("/0", "asks for a password"), ("/99", "has no database of this number")])
+@pytest.mark.parametrize(("query", "said"), [("/0", "asks for a password"), ("/99", "has no database of the number")])
 def test_a_worker_does_not_wait_for_what_does_not_pass(shell: Shell, query: str, said: str) -> None:
     with RedisServer(password="" if query == "/99" else "secret") as server:
         done = shell.selaras("worker", "shop:app", SELARAS_URL=f"redis://{HOST}:{server.port}{query}")

@@ -121,10 +121,6 @@ def told(error: Exception, meaning: Meaning, *, where: str, doing: str, script: 
             return Loading(f"{where} is loading its data ({doing}); nothing was done")
         case Meaning.FAULT:
             return RuntimeError(f"{doing} at {where}: {text}")
-        case _ if "DB index" in text:
-            return StoreRefused(
-                f"{where} has no database of this number ({doing}: {text}): name another one in the URL"
-            )
         case _:
             return StoreUnavailable(f"{where} answered {text!r} ({doing}); nothing was done")
 
