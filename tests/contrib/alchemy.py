@@ -98,6 +98,8 @@ if __name__ == "__main__":
     # After ours: when it is called, ours has not been yet for `after_commit`, which is listened to first.
     if when == "committed":
         event.listen(shop.session.class_, "after_commit", _pause, insert=True)
+    if when == "planted":
+        event.listen(shop.session.class_, "before_commit", _pause)
     with shop.session() as session:
         row = session.get_one(Product, 1)
         row.price = 11
