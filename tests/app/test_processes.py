@@ -8,13 +8,23 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 from tests.app.work import working
+from tests.clock import VirtualClock
 
-from selaras import JobCancelled, JobFailed
+from selaras import JobCancelled, JobFailed, Selaras
+from selaras._app.host import AppHost
+from selaras._app.process import Process
+from selaras._app.running import AttemptRun, Request
+from selaras._contracts.host import ProcessDied
+from selaras._core.jobs.job import Claim
+from selaras._core.positions import Cursor, News
+from selaras._stores.memory.store import MemoryStore
 
 PROGRAM = """
 import asyncio, os, sqlite3, time
@@ -161,3 +171,34 @@ async def test_a_process_that_hangs_is_killed(program: Any) -> None:
             await cancelled.cancel()
             with pytest.raises(JobCancelled):
                 await cancelled.result(timeout=5)
+
+
+async def test_a_child_is_told_when_its_claim_was_asked_for(clock: VirtualClock) -> None:
+    """What it replaced is served no more once another answer was given out since then (P4), not since it was received."""
+    app = Selaras("memory://")
+
+    @app.task(executor="process")
+    async def one() -> None: ...
+
+    here = AppHost(app.program, Process(MemoryStore(clock), clock, Random(1), app.settings, app.registry))
+    there = AppHost(app.program, Process(MemoryStore(clock), clock, Random(2), app.settings, app.registry))
+    here.heard(0, News(Cursor(1, 1), epoch=1), 50)
+    signature = app.registry.tasks["one"].signature
+    payload = signature.encode(signature.bind((), {}), most=100)
+    run = here.prepare(Claim("j", 1, 1, "one", payload), 0, 70)
+    assert isinstance(run, AttemptRun)
+    sent: list[bytes] = []
+
+    class Executors:
+        async def in_thread(self, function: object) -> None: ...
+
+        async def in_process(self, request: bytes, _: object) -> bytes:
+            sent.append(request)
+            raise ProcessDied(1)
+
+    await run.execute(Executors())
+    told = msgspec.msgpack.decode(sent[0], type=Request)
+    child = there.prepare(told.claim, told.partition, told.since_ns, instance=told.instance, asked_ns=told.asked_ns)
+
+    assert isinstance(child, AttemptRun)
+    assert (child.session.asked_ns, child.session.since_ns) == (50, 70)

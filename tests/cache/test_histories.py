@@ -122,13 +122,13 @@ class History:
         await partition.inner.enqueue(
             [NewJob(id=name, task="work", writes=(slots[0].key,), wants_preimage=True)], process.cursor(0)
         )
-        _, claims, _, received = await process.turn(0, limit=1)
+        _, claims, sent, received = await process.turn(0, limit=1)
         partition.lossy = True
         for claim in claims:
             self.jobs += 1
             await self.body(
                 process,
-                process.session(claim, 0, received, [self.world.slot(self.row_of(claim.writes[0]))]),
+                process.session(claim, 0, received, [self.world.slot(self.row_of(claim.writes[0]))], asked_ns=sent),
                 other,
                 least,
             )
@@ -224,6 +224,14 @@ async def test_no_read_of_a_random_history_breaks_the_guarantee(block: int, tmp_
         assert history.jobs
 
     assert reads > 300
+
+
+async def test_a_claim_counts_from_when_it_was_asked_for(tmp_path: Path) -> None:
+    """In this one an answer is given out between the sending of a turn and its reply, which carries a pre-image."""
+    history = await run(5_003_415, tmp_path)
+
+    assert not history.faults
+    assert history.jobs
 
 
 @pytest.mark.skipif("redis-1" not in KINDS, reason="no server is wanted, or none is there")

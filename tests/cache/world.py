@@ -180,7 +180,9 @@ class Process:
         session.opens, session.late = frozenset(opens), self.cache.closing(opens)
         return session
 
-    def session(self, claim: Claim, index: int, received_ns: int, writes: Sequence[Slot] = ()) -> Session:
+    def session(
+        self, claim: Claim, index: int, received_ns: int, writes: Sequence[Slot] = (), *, asked_ns: int = 0
+    ) -> Session:
         return Session(
             SessionKind.JOB,
             received_ns,
@@ -190,6 +192,7 @@ class Process:
             Owner(index, claim.job, claim.fence),
             own={slot.key: slot for slot in writes},
             preimages=dict(claim.preimages),
+            asked_ns=asked_ns,
         )
 
     async def settle(self, session: Session, event: JobEvent = JobEvent.SUCCEED) -> Settled:

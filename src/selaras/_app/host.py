@@ -95,9 +95,15 @@ class AppHost:
         return self._tasks[task].function
 
     def prepare(
-        self, claim: Claim, partition: int, received_ns: int, *, instance: str | None = None
+        self,
+        claim: Claim,
+        partition: int,
+        received_ns: int,
+        *,
+        instance: str | None = None,
+        asked_ns: int | None = None,
     ) -> AttemptRun | Settlement:
-        """See `Host`. `instance`: the owner of the claim, if it is another process's."""
+        """See `Host`. `instance`, `asked_ns`: the owner of the claim and when it asked for it, if it is another process's."""
         spec = self._tasks.get(claim.task)
         if spec is None:
             return self._misfit(claim, f"this worker knows no task {claim.task!r}")
@@ -114,7 +120,7 @@ class AppHost:
         except Exception as error:  # noqa: BLE001 - types of the program's own are made here, and may raise anything
             return settlement_of(claim, Raised(error), spec.policy, self._process.entropy)
         try:
-            return self._run_of(spec, claim, partition, received_ns, arguments, meta, instance)
+            return self._run_of(spec, claim, partition, received_ns, arguments, meta, instance, asked_ns)
         except Exception as error:  # noqa: BLE001 - keys are made of the program's own values
             return settlement_of(claim, Raised(error), spec.policy, self._process.entropy)
 
@@ -127,6 +133,7 @@ class AppHost:
         arguments: Arguments,
         meta: Meta,
         instance: str | None,
+        asked_ns: int | None,
     ) -> AttemptRun:
         session = Session(
             SessionKind.JOB,
@@ -135,7 +142,7 @@ class AppHost:
             claim.position,
             self._instance if instance is None else instance,
             Owner(partition, claim.job, claim.fence),
-            asked_ns=self._sent_ns[partition],
+            asked_ns=self._sent_ns[partition] if asked_ns is None else asked_ns,
         )
         lineage = self._cache.lineage
         if lineage is not None and (claim.writes or received_ns >= lineage.full_until_ns):

@@ -268,7 +268,7 @@ class AttemptRun(Struct, eq=False):
 
     async def _in_process(self, executors: Executors) -> Settlement:
         request = msgspec.msgpack.encode(
-            Request(self.claim, self.partition, self.session.since_ns, self.session.instance)
+            Request(self.claim, self.partition, self.session.since_ns, self.session.asked_ns, self.session.instance)
         )
         try:
             answer = await executors.in_process(request, self._say)
@@ -294,11 +294,14 @@ class AttemptRun(Struct, eq=False):
 
 
 class Request(Struct, frozen=True, array_like=True):
-    """An attempt on its way to a child process. `since_ns` is of the machine's clock, the same in every process."""
+    """An attempt on its way to a child process. `since_ns` and `asked_ns` are of the machine's clock, the same in every
+    process.
+    """
 
     claim: Claim
     partition: int
     since_ns: int
+    asked_ns: int
     instance: str
 
 

@@ -47,7 +47,13 @@ class AppServant:
         return msgspec.msgpack.encode(await self._settlement(self._host, _REQUESTS.decode(request), report))
 
     async def _settlement(self, host: AppHost, request: Request, report: Callable[[bytes], None]) -> Settlement:
-        run = host.prepare(request.claim, request.partition, request.since_ns, instance=request.instance)
+        run = host.prepare(
+            request.claim,
+            request.partition,
+            request.since_ns,
+            asked_ns=request.asked_ns,
+            instance=request.instance,
+        )
         if isinstance(run, Settlement):
             return run
 
