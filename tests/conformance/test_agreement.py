@@ -199,6 +199,9 @@ def plain(value: Any) -> Any:
     return value
 
 
+VERB_MOST_S = 30.0
+
+
 class Histories(RuleBasedStateMachine):
     """The memory store and another, side by side."""
 
@@ -239,7 +242,8 @@ class Histories(RuleBasedStateMachine):
     # -- both at once
 
     def run(self, verb: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(verb)
+        # A server that went away is waited for on the clock of the history, which nobody turns meanwhile.
+        return self.runner.run(asyncio.wait_for(verb, VERB_MOST_S))
 
     def both(self, partition: int, verb: Any) -> Any:
         """Do a verb on each store, compare what they say, and return the memory store's reply."""
