@@ -32,18 +32,12 @@ from msgspec import Struct
 from benchmarks.clients import link_to
 from benchmarks.peers.environment import Unusable
 from benchmarks.peers.servers import redis_server
+from benchmarks.shop import Product
 from selaras import Selaras
+from selaras._worker.loops import loop_factory
 
 TASKS: Final = 64
 ROUNDS: Final = 7
-
-
-class Product(Struct, frozen=True):
-    """A value."""
-
-    id: int
-    name: str
-    price: float
 
 
 class Figure(Struct):
@@ -235,14 +229,7 @@ def floors(rows: tuple[str, ...]) -> None:
         except Unusable as error:
             click.echo(f"without Redis: {error}", err=True)
         figures: list[Figure] = []
-        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-        try:
-            import uvloop
-
-            loop_factory = uvloop.new_event_loop
-        except ImportError:
-            pass
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             for names, run in runs:
                 if not rows or names & set(rows):
 

@@ -20,6 +20,7 @@ import msgspec
 from benchmarks.shop import app, change, look, nothing, product, started_at
 from selaras import Call
 from selaras._core.events import Turned, WorkerEvent
+from selaras._worker.loops import run
 
 BATCH: Final = 1_000
 PRODUCTS: Final = 1_000
@@ -211,17 +212,8 @@ async def _measure(name: str, count: int) -> Numbers:
 def main() -> None:
     """Measure once, on the loop a worker would use."""
     name, count = sys.argv[1], int(sys.argv[2])
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        numbers = runner.run(_measure(name, count))
+    numbers = run(_measure(name, count))
     print(msgspec.json.encode(numbers).decode())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from benchmarks.peers.environment import Unusable
 from benchmarks.peers.servers import redis_server
 from selaras import Selaras
 from selaras._app.settings import SettingValues
+from selaras._worker.loops import run
 
 ROWS: Final = 1_000
 ROUNDS: Final = 7
@@ -146,15 +147,7 @@ def tiers(size: int) -> None:
             Case("shared, Redis", server.url(), "shared", size, none, redis_pid),
             Case("host, on Redis", server.url(), "host", size, hosted, shelf_pid),
         ]
-        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-        try:
-            import uvloop
-
-            loop_factory = uvloop.new_event_loop
-        except ImportError:
-            pass
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(_run(cases))
+        run(_run(cases))
     click.echo(f"values of {size} bytes; us a read: wall clock (processor time here; of the server)")
     for case in cases:
         told = "   ".join(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,27 +10,19 @@ import msgspec
 from benchmarks.races import naive, ours
 from benchmarks.races.ground import Tally
 from benchmarks.races.load import Load, Plan
+from selaras._worker.loops import run
 
 
 def main() -> None:
     """Take part until the run is over."""
     plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan)
     load = Load(plan, int(sys.argv[2]))
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_race(load))
+    run(_race(load))
 
 
 async def _race(load: Load) -> None:
     load.tally[Tally.READY] = 1
     await (naive if load.plan.kind == "naive" else ours).race(load)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 if __name__ == "__main__":

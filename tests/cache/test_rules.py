@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from tests.cache.world import World, begin
+from tests.cache.world import Process, World, begin
 
 from selaras._cache.cache import MISSING
 from selaras._cache.follower import Follower
@@ -638,6 +638,16 @@ async def test_p13_a_datastore_that_stays_below_is_an_error(world: World) -> Non
         await reading
 
 
+async def nothing_is_kept_while_replicas_lag(world: World, process: Process) -> None:
+    assert await process.get(fresh="strict") == 1  # a replica still answers the old value: it is not kept
+    assert process.cache.hit(world.slot()) is MISSING
+    world.data.rows[42] = 2
+    world.advance(2.1)
+
+    assert await process.get() == 2
+    assert await process.tier() == "local"
+
+
 async def test_p13_a_settle_without_a_version_stops_fills_for_as_long_as_replicas_lag(world: World) -> None:
     world.like(version=lambda value: value, replica_lag_us=2_000_000)
     process, other = await world.process("p"), await world.process("q")
@@ -647,13 +657,7 @@ async def test_p13_a_settle_without_a_version_stops_fills_for_as_long_as_replica
     a.started = True
     await other.settle(a)
 
-    assert await process.get(fresh="strict") == 1  # a replica still answers the old value: it is not kept
-    assert process.cache.hit(world.slot()) is MISSING
-    world.data.rows[42] = 2
-    world.advance(2.1)
-
-    assert await process.get() == 2
-    assert await process.tier() == "local"
+    await nothing_is_kept_while_replicas_lag(world, process)
 
 
 async def test_p13_a_bulk_write_stops_fills_for_as_long_as_replicas_lag(world: World) -> None:
@@ -665,13 +669,7 @@ async def test_p13_a_bulk_write_stops_fills_for_as_long_as_replicas_lag(world: W
     a = await other.claim("a", writes=[], opens=[(Scope.TAG, "goods")])
     await other.settle(a)
 
-    assert await process.get(fresh="strict") == 1  # a replica still answers the old value: it is not kept
-    assert process.cache.hit(world.slot()) is MISSING
-    world.data.rows[42] = 2
-    world.advance(2.1)
-
-    assert await process.get() == 2
-    assert await process.tier() == "local"
+    await nothing_is_kept_while_replicas_lag(world, process)
 
 
 async def test_p13_voiding_a_tag_or_a_family_stops_fills_for_as_long_as_replicas_lag(world: World) -> None:

@@ -63,9 +63,7 @@ class AppHost:
         self._sent_ns = [0] * process.partitions
         self._progress: list[dict[tuple[str, int], bytes]] = [{} for _ in range(process.partitions)]
         self._strays: dict[str, set[str]] = {}  # task → why its jobs cannot run here, as was told
-        self._begun = set[
-            str
-        ]()  # keys that were begun to be brought ahead, and of which it is still known who will read them
+        self._begun: set[str] = set()  # keys begun to be brought ahead, as long as who will read them is in sight
         self._replaces: dict[str, Placed] = {}  # twins to be cancelled once the children that replace them are there
         self.tasks: Mapping[str, Mode] = {name: spec.mode for name, spec in self._tasks.items()}
         in_processes = Mode.PROCESS in self.tasks.values()

@@ -19,7 +19,6 @@ from selaras._core.cache.key import checked_name
 from selaras._core.durations import Duration, duration_us
 from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._core.events import StoreBack, StoreLost
-from selaras._core.jobs.retry import Backoff
 
 if TYPE_CHECKING:  # a producer never needs a worker's modules
     from selaras._contracts.observer import Observer
@@ -27,7 +26,6 @@ if TYPE_CHECKING:  # a producer never needs a worker's modules
     from selaras._worker.worker import Worker
 
 
-_AGAIN: Final = Backoff(first_us=100_000, most_us=5_000_000)
 _TOLD_EVERY_NS: Final = 60_000_000_000
 """While the store has not answered yet it is said again so often."""
 
@@ -85,6 +83,7 @@ class AppWorker:
         Raises:
             StoreUnavailable: for a reason that does not pass.
         """
+        from selaras._worker.keeper import AGAIN
         from selaras._worker.signals import heard_by
         from selaras._worker.waiting import within
 
@@ -107,7 +106,7 @@ class AppWorker:
                     if not told_ns or now_ns - told_ns >= _TOLD_EVERY_NS:
                         told_ns = now_ns
                         self._tell(StoreLost(partition=-1, error=str(error)))
-                    delay_s = _AGAIN.delay_us(tries, process.entropy) / 1_000_000
+                    delay_s = AGAIN.delay_us(tries, process.entropy) / 1_000_000
                     await within(process.clock, delay_s, self._told)
                     continue
                 if away_ns:

@@ -15,7 +15,7 @@ from selaras._core.cache.floors import PerKey, is_below
 from selaras._core.cache.opening import OPENING, names_borne
 from selaras._core.jobs.job import Put
 from selaras._core.positions import Scope
-from selaras._stores.sqlite.connection import UNREADABLE, Connection, as_list, is_listed
+from selaras._stores.sqlite.connection import HELD_ON_MOST, UNREADABLE, Connection, as_list, is_listed
 from selaras._stores.sqlite.log import Log
 
 _CELL: Final = """
@@ -117,10 +117,6 @@ class _Standing(Struct, order=True):
     clean: int
     planted_at: int
     preimage: bytes | None
-
-
-HELD_ON_MOST: Final = 10_000
-"""Places remembered without a value, and jobs that have intents; more are read again when they are asked for."""
 
 
 class Cells:

@@ -19,6 +19,11 @@ import msgspec
 
 from selaras._core.errors import NotEncodable, SelarasError, StoreUnavailable
 
+HELD_ON_MOST: Final = 10_000
+"""What a connection remembers beyond a verb, of each kind: places without a value, jobs that have intents, jobs that run or are
+the first of their lines, lines. More are read again when they are asked for.
+"""
+
 Connection: TypeAlias = sqlite3.Connection
 DatabaseError: Final = sqlite3.Error
 SQLITE_VERSION: Final = sqlite3.sqlite_version

@@ -110,22 +110,9 @@ _POST: Final = "INSERT INTO outbox VALUES (?, ?)"
 _ACCEPT: Final = (
     "INSERT INTO accepted VALUES (?, ?) ON CONFLICT (sender) DO UPDATE SET id = excluded.id WHERE id < excluded.id"
 )
-_FORGET: Final = "DELETE FROM jobs WHERE number = ?"
-_FORGET_RUN: Final = "DELETE FROM runs WHERE number = ?"
-_FORGET_END: Final = "DELETE FROM ends WHERE number = ?"
-_COUNT: Final = (
-    "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs"
-)
-
-HELD_ON_MOST: Final = 10_000
-"""Jobs remembered that run, or are the first of their lines; more are read again when they are claimed or end."""
-
-_NOBODY: Final[frozenset[str]] = frozenset()
 _TASK: Final = KINDS[JobKind.TASK]
 _EDGES: Final = {edge.value: edge for edge in Edge}
 _encode: Final = msgspec.msgpack.encode
-_READY: Final = STATES[JobState.READY]
-_RUNNING: Final = STATES[JobState.RUNNING]
 
 
 class _Telling(Struct, eq=False):
@@ -179,7 +166,7 @@ class Jobs:
                     lines[row.line] = None
                 keys.update(dict.fromkeys(row.rest.writes))
         self._lines.read_ahead(lines)
-        self._table.read_ahead(self._lines.in_first_queue(lines))
+        self._table.read_ahead(self._lines.next_heads(lines))
         keys.update(dict.fromkeys(self._cells.read_ahead_of(jobs)))
         self._cells.read_ahead([key for key in keys if self.is_here(key)])
 
@@ -220,7 +207,6 @@ class Jobs:
         self._told, self._is_telling = 0, False
         self._cells.forget_all()
         self._is_due_known = False
-        self._table.lanes.forget()
         self.woken.clear()
         self.called.clear()
         self._served_at = -1

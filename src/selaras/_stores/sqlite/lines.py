@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from selaras._stores.sqlite.connection import Connection, as_list, run_each
+from selaras._stores.sqlite.connection import HELD_ON_MOST, Connection, as_list, run_each
 from selaras._stores.sqlite.lanes import ENTER_LANE, Lanes
 
 JOIN_LINE: Final = "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -47,9 +47,6 @@ MIXED_LINES: Final = f"""
 _LINE: Final = "SELECT holder, head, ready_us FROM lines WHERE name = ?"
 _SAVE_LINE: Final = "INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?)"
 _DROP_LINE: Final = "DELETE FROM lines WHERE name = ?"
-
-HELD_ON_MOST: Final = 10_000
-"""Lines remembered beyond a verb; more are read again."""
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 
@@ -143,7 +140,7 @@ class Lines:
                 line.next = _decode_members(waiting)[::-1]
                 line.is_all = len(line.next) < NEXT_MOST
 
-    def in_first_queue(self, names: Iterable[str]) -> list[str]:
+    def next_heads(self, names: Iterable[str]) -> list[str]:
         """Return who is going to be the head of each of these lines that has none, as far as that is known."""
         known = [line for name in names if (line := self._lines.get(name)) is not None]
         return [line.next[-1].id for line in known if line.next and not line.head]

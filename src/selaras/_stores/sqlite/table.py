@@ -10,7 +10,7 @@ from typing import Any, Final
 from selaras._core.jobs.job import JobKind
 from selaras._core.jobs.states import JobState
 from selaras._stores.sqlite import rows
-from selaras._stores.sqlite.connection import Connection, as_list, run_each
+from selaras._stores.sqlite.connection import HELD_ON_MOST, Connection, as_list, run_each
 from selaras._stores.sqlite.lanes import ENTER_LANE, LEAVE_LANE, Lanes
 from selaras._stores.sqlite.lines import JOIN_LINE, LEAVE_LINE, Lines
 from selaras._stores.sqlite.rows import Row
@@ -22,9 +22,6 @@ _FORGET_END: Final = "DELETE FROM ends WHERE number = ?"
 _COUNT: Final = (
     "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs"
 )
-
-HELD_ON_MOST: Final = 10_000
-"""Jobs remembered that run, or are the first of their lines; more are read again when they are claimed or end."""
 
 _READY: Final = STATES[JobState.READY]
 _RUNNING: Final = STATES[JobState.RUNNING]
@@ -280,3 +277,4 @@ class JobTable:
         self._held_on.clear()
         self._changed.clear()
         self._counted.clear()
+        self.lanes.forget()
