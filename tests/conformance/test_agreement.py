@@ -225,6 +225,7 @@ class Histories(RuleBasedStateMachine):
         self.stamps = [0]
         self.numbers: dict[tuple[str, int], int] = {}
         self.acked: dict[tuple[str, int], int] = {}
+        self.reported: dict[tuple[str, int, int], tuple[Settlement, ...]] = {}  # by instance, partition, number of the turn
         self.readers: list[list[list[Cursor]]] = [[[START] * self.partitions for _ in self.stores]]
         self.fence = 0
 
@@ -381,7 +382,8 @@ class Histories(RuleBasedStateMachine):
         number = max(1, self.numbers.get(at, 0) + 1 - repeats)
         self.numbers[at] = max(number, self.numbers.get(at, 0))
         there = [attempt for _, home, attempt in self.attempts if home == partition]
-        settlements = tuple(self.settlement(self.pick(there, which), given) for which, given in ended if there)
+        made = tuple(self.settlement(self.pick(there, which), given) for which, given in ended if there)
+        settlements = self.reported.setdefault((*at, number), made)  # what repeats a turn reports what it reported
         progress = tuple((attempt.job, attempt.fence, b"half") for attempt in there[-1:])
 
         def take(one: Partition, since: Cursor) -> Coroutine[Any, Any, Any]:
