@@ -36,6 +36,7 @@ from selaras._contracts.store import Pulse, Store
 from selaras._core.cache.entry import Hit, Miss
 from selaras._core.cache.opening import open_name, opened_by
 from selaras._core.jobs.job import (
+    Abandoned,
     Attempt,
     Edge,
     JobKind,
@@ -225,7 +226,9 @@ class Histories(RuleBasedStateMachine):
         self.stamps = [0]
         self.numbers: dict[tuple[str, int], int] = {}
         self.acked: dict[tuple[str, int], int] = {}
-        self.reported: dict[tuple[str, int, int], tuple[Settlement, ...]] = {}  # by instance, partition, number of the turn
+        self.reported: dict[
+            tuple[str, int, int], tuple[Settlement, ...]
+        ] = {}  # by instance, partition, number of the turn
         self.readers: list[list[list[Cursor]]] = [[[START] * self.partitions for _ in self.stores]]
         self.fence = 0
 
@@ -439,7 +442,7 @@ class Histories(RuleBasedStateMachine):
             instance=worker,
             last_turn=max(0, self.numbers.get((worker, partition), 0) - behind),
             held=tuple(mine[1:] if forgets else mine),
-            abandoned=tuple(mine[-1:]) if abandons else (),
+            abandoned=tuple(Abandoned(one.job, one.fence, "its process died") for one in mine[-1:]) if abandons else (),
             scopes=(*mine[forgets:], Attempt(LOCKS[behind], 0)),
             names_scopes=names_scopes,
             settlements=tuple(self.settlement(self.pick(mine, which), given) for which, given in ended if mine),

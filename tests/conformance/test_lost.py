@@ -9,7 +9,7 @@ from tests.conformance.world import GRACE, K2, LEASE, LINE, A, B, C, D, K, World
 from selaras._contracts.limits import INTENT_GRACE_US
 from selaras._contracts.partition import Owner
 from selaras._core.cache.entry import Standing
-from selaras._core.jobs.job import Attempt, Claim, Edge, Refusal, Settlement
+from selaras._core.jobs.job import Abandoned, Attempt, Claim, Edge, Refusal, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 
 READY, RUNNING, FAILED = JobState.READY, JobState.RUNNING, JobState.FAILED
@@ -95,10 +95,26 @@ async def test_p19_a_body_that_cannot_be_ended_is_given_up_while_its_process_liv
     await world.enqueue(job(A), job(B))
     a, b = await worker.claims()
 
-    worker.beat(a, b, abandoned=(Attempt(A, a.fence),))
+    worker.beat(a, b, abandoned=(Abandoned(A, a.fence, "its process died: exit code 3"),))
 
     assert await world.states(A, B) == [READY, RUNNING]
-    assert (await world.record(A)).lost == 1
+    record = await world.record(A)
+    assert (record.lost, record.reason) == (1, "its process died: exit code 3")
+    assert [one.reason for one in record.history] == [record.reason]
+
+
+async def test_a_job_that_is_given_up_for_good_says_how_its_last_attempt_ended(world: World) -> None:
+    worker = await world.worker()
+    await world.enqueue(job(A, max_lost=2))
+
+    worker.beat(abandoned=(Abandoned(A, (await worker.claim()).fence),))
+    worker.beat(abandoned=(Abandoned(A, (await worker.claim()).fence, "its process died: exit code 3"),))
+
+    record = await world.record(A)
+    assert (record.state, record.reason) == (
+        FAILED,
+        "worker lost 2 times; the last time: its process died: exit code 3",
+    )
 
 
 async def test_p19_settles_that_the_main_connection_cannot_deliver_go_with_the_heartbeat(world: World) -> None:

@@ -23,6 +23,7 @@ from selaras._contracts.partition import (
 )
 from selaras._core.cache.entry import Miss
 from selaras._core.jobs.job import (
+    Abandoned,
     Attempt,
     Claim,
     Edge,
@@ -273,7 +274,7 @@ class Pair:
                     for there, whose, claim in self.claims
                     if (there, whose) == (at, instance) and dice.random() < 0.8
                 )
-                gone = kept[:1] if dice.random() < 0.2 else ()
+                gone = tuple(Abandoned(one.job, one.fence) for one in kept[:1]) if dice.random() < 0.2 else ()
                 beat = HeartbeatRequest(
                     instance=instance,
                     last_turn=self.turns[instance],

@@ -9,6 +9,7 @@ import pytest
 from tests.worker.ground import PROCESS, Ground, working
 from tests.worker.host import Task, nothing
 
+from selaras._contracts.host import ProcessDied
 from selaras._core.events import BodyDied
 from selaras._core.jobs.states import JobState
 
@@ -100,7 +101,7 @@ async def test_a_child_that_dies_in_a_body_loses_the_attempt_and_never_succeeds(
         await ground.until_state("b", JobState.SUCCEEDED)
 
         job = await ground.job("a")
-        assert (job.lost, job.reason) == (2, "worker lost 2 times")
+        assert (job.lost, job.reason) == (2, f"worker lost 2 times; the last time: {ProcessDied(code)}")
         assert [died.code for died in ground.diary.of(BodyDied)] == [code, code]
 
 

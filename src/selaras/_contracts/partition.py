@@ -42,6 +42,7 @@ from msgspec import Struct
 
 from selaras._core.cache.entry import Intent, Look
 from selaras._core.jobs.job import (
+    Abandoned,
     Admission,
     Attempt,
     Claim,
@@ -139,7 +140,7 @@ class HeartbeatRequest(Struct, frozen=True, kw_only=True):
         last_turn: the last turn whose reply was received.
         held: attempts it still answers for. What turns up to `last_turn` claimed and is not named here is
             released uncounted: its reply was lost (P16).
-        abandoned: attempts it gives up as lost: their bodies are past every deadline and cannot be ended (P19).
+        abandoned: attempts it gives up as lost: their bodies are past every deadline and cannot be ended (P19), or died.
         settlements: settles that the main connection could not deliver (P19).
         scopes: `writing()` scopes and locks it still answers for, named from before their request is sent until their
             settle is done: fence 0 means asked for, and matches by the job alone.
@@ -149,7 +150,7 @@ class HeartbeatRequest(Struct, frozen=True, kw_only=True):
     instance: str
     last_turn: int
     held: tuple[Attempt, ...] = ()
-    abandoned: tuple[Attempt, ...] = ()
+    abandoned: tuple[Abandoned, ...] = ()
     settlements: tuple[Settlement, ...] = ()
     scopes: tuple[Attempt, ...] = ()
     names_scopes: bool = False

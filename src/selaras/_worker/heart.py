@@ -29,7 +29,7 @@ from selaras._contracts.clock import Clock
 from selaras._contracts.limits import REAP_GRACE_US
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, Instance
 from selaras._contracts.store import Pulse, Store
-from selaras._core.jobs.job import Attempt, Settlement
+from selaras._core.jobs.job import Abandoned, Attempt, Settlement
 from selaras._core.jobs.lease import Trust
 
 BEATS_PER_LEASE: Final = 3
@@ -55,7 +55,7 @@ class Beat(Struct, frozen=True, kw_only=True):
 
     last_turn: int = 0
     held: tuple[Attempt, ...] = ()
-    abandoned: tuple[Attempt, ...] = ()
+    abandoned: tuple[Abandoned, ...] = ()
     settlements: tuple[Settlement, ...] = ()
     scopes: tuple[Attempt, ...] | None = None
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from selaras._contracts.partition import HeartbeatRequest
 from selaras._contracts.store import Store
-from selaras._core.jobs.job import Attempt, Settlement
+from selaras._core.jobs.job import Abandoned, Settlement
 
 LAST_ACT_MOST: Final = 2.0
 """A store that does not answer must not keep the process: its leases will lapse."""
@@ -36,7 +36,7 @@ class Leaving(Struct, frozen=True):
 
     partition: int
     last_turn: int
-    abandoned: tuple[Attempt, ...] = ()
+    abandoned: tuple[Abandoned, ...] = ()
     settlements: tuple[Settlement, ...] = ()
 
 

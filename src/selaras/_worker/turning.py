@@ -34,7 +34,8 @@ from selaras._contracts.observer import Observer
 from selaras._contracts.partition import HeartbeatReply, Partition, TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
 from selaras._core.events import SettleRefused, StoreBack, StoreLost, Turned
-from selaras._core.jobs.job import Attempt, Claim, Settled, Settlement
+from selaras._core.jobs.job import Abandoned, Attempt, Claim, Settled, Settlement
+from selaras._core.jobs.reasons import Reason
 from selaras._core.jobs.retry import Backoff
 from selaras._core.jobs.states import JobEvent
 from selaras._worker.attempts import Held, Roster
@@ -148,7 +149,7 @@ class Turner:
         self._nudged = Event()
 
         self._held: dict[int, Held | Settlement] = {}  # by fence: received and not yet settled
-        self._given_up: dict[int, Attempt] = {}  # lost, and no beat has told it yet
+        self._given_up: dict[int, Abandoned] = {}  # lost, and no beat has told it yet
         self._zombies: set[int] = set()  # fences of bodies that go on though they were given up
         self._ended: list[Held | None] = []  # side by side with the pending settlements
         self._pending: list[Settlement] = []
@@ -214,7 +215,7 @@ class Turner:
         """Take an end, to be settled with the next turn; that an attempt is lost is told by the next beat."""
         self._zombies.discard(settlement.fence)
         if settlement.event is JobEvent.LOSE:
-            self._give_up(Attempt(settlement.job, settlement.fence))
+            self._give_up(Abandoned(settlement.job, settlement.fence, settlement.reason or Reason.LOST))
         elif self._crew.partitions > 1 and self._host.has_effects_elsewhere(settlement, self.index):
             self._on_the_way += 1
             self._crew.company.spawn(self._tell_elsewhere(held, settlement))
@@ -224,9 +225,9 @@ class Turner:
     def abandon(self, held: Held) -> None:
         """Give an attempt up as lost while its body goes on (P19); the next beat tells it. From any thread."""
         self._zombies.add(held.run.claim.fence)
-        self._give_up(held.attempt)
+        self._give_up(_unstoppable(held))
 
-    def _give_up(self, attempt: Attempt) -> None:
+    def _give_up(self, attempt: Abandoned) -> None:
         if attempt.fence in self._held:
             self._given_up[attempt.fence] = (
                 attempt  # before it is no longer held: a beat must find it in one of the two
@@ -256,7 +257,9 @@ class Turner:
                 mistakes += 1
             if mistakes == TELL_TRIES:
                 self._on_the_way -= 1
-                self._give_up(Attempt(settlement.job, settlement.fence))
+                self._give_up(
+                    Abandoned(settlement.job, settlement.fence, "other partitions could not be told of its end")
+                )
                 return
             tries += 1
             await self._rest(tries)
@@ -536,11 +539,11 @@ class Turner:
                 held.run.stopping = held.run.stopping or Stop.SHUTDOWN
                 end = self._host.cut_off(held.run)
                 if end.event is JobEvent.LOSE:
-                    abandoned += (held.attempt,)
+                    abandoned += (Abandoned(end.job, end.fence, end.reason or Reason.LOST),)
                 else:
                     ends.append(end)
         if culprit is not None and culprit.home is self:
-            abandoned += (culprit.attempt,)
+            abandoned += (_unstoppable(culprit),)
         return Leaving(self.index, self._number, abandoned, tuple(ends[:LAST_WORDS_MOST]))
 
     def _overdue(self) -> tuple[Settlement, ...]:
@@ -614,3 +617,8 @@ class Turner:
 
     async def _rest(self, tries: int) -> None:
         await self._crew.clock.sleep(AGAIN.delay_us(tries, self._crew.entropy) / 1_000_000)
+
+
+def _unstoppable(held: Held) -> Abandoned:
+    claim = held.run.claim
+    return Abandoned(claim.job, claim.fence, "its body went on past its deadline, and could not be stopped")

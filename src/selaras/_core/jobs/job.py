@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from selaras._core.cache.entry import Entry
 from selaras._core.jobs.lifecycle import FINAL
+from selaras._core.jobs.reasons import Reason
 from selaras._core.jobs.states import JobEvent, JobState
 
 DEFAULT_QUEUE: Final = "default"
@@ -124,6 +125,14 @@ class Attempt(Struct, frozen=True, gc=False):
 
     job: str
     fence: int
+
+
+class Abandoned(Struct, frozen=True, gc=False):
+    """An attempt that its worker gives up as lost. `reason`: what it knows of the end, for people."""
+
+    job: str
+    fence: int
+    reason: str = Reason.LOST
 
 
 class Fate(StrEnum):

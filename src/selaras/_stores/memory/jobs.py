@@ -54,6 +54,7 @@ from selaras._core.jobs.job import (
     standing,
 )
 from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed, ending
+from selaras._core.jobs.reasons import Reason, exhausted
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.memory.cells import Cells
@@ -525,7 +526,7 @@ class Jobs:
         elif event is JobEvent.CANCEL:
             row.reason = (row.reason or asked) if said in (JobEvent.CANCEL, JobEvent.FAIL) else asked
         elif event is JobEvent.EXHAUST:
-            row.reason = f"worker lost {row.lost} times"
+            row.reason = exhausted(row.lost, settlement.reason)
         if final is not None:
             self._end(row, event, final, now)
         else:
@@ -535,7 +536,7 @@ class Jobs:
         """Back to waiting: for its back-off, at the line's tail or in its old place (P21)."""
         newer, home = self.directory.get(row.new.unique, (row.id, self.index))
         if newer != row.id and home == self.index and self._has_right(newer, row.new.unique):
-            row.reason = f"superseded by {newer}"
+            row.reason = Reason.SUPERSEDED % newer
             self._end(row, JobEvent.SUPERSEDE, JobState.CANCELLED, now)
             return
         self._hold_again(row, now)
@@ -565,19 +566,17 @@ class Jobs:
         held = [row for row in self.open.values() if row.state is JobState.RUNNING and row.instance == instance]
         return sorted(held, key=lambda row: row.fence)
 
-    def lose(self, row: Row, now: int) -> None:
+    def lose(self, row: Row, now: int, reason: str = Reason.LOST) -> None:
         """Settle one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18)."""
         self._void(row.new.serves, Invalidation(closes=closing(row.new.serves, INTENT_GRACE_US)), now)
         self._cells.pass_on(Owner(self.index, row.id, row.fence))
         row.instance = ""
         row.lost += 1
-        self._apply(row, Settlement(row.id, row.fence, JobEvent.LOSE, reason="worker lost"), now)
+        self._apply(row, Settlement(row.id, row.fence, JobEvent.LOSE, reason=reason), now)
 
     def release(self, row: Row, now: int) -> None:
         """Take back what was claimed in a reply that never arrived (P16)."""
-        release = Settlement(
-            row.id, row.fence, JobEvent.RELEASE, reason="given back: its worker stopped, or never received it"
-        )
+        release = Settlement(row.id, row.fence, JobEvent.RELEASE, reason=Reason.UNHEARD)
         self.settle(row.instance, release, now)
 
     # -- ends of jobs
@@ -626,7 +625,7 @@ class Jobs:
         """End a job that waited too long, unless the end of another has ended it. Returns whether it did."""
         if row.state not in WAITING:
             return False
-        row.reason = "it waited too long"
+        row.reason = Reason.LATE
         self._end(row, JobEvent.EXPIRE, JobState.EXPIRED, now)
         return True
 
@@ -794,13 +793,13 @@ class Jobs:
             case JobState.CANCELLED | JobState.EXPIRED | None:
                 released = effect.edge is Edge.FINISHED
                 if not released:
-                    gone = "is not known: never enqueued, or no longer kept"
-                    row.reason = f"parent {effect.parent} {effect.state or gone}"
+                    ended = effect.state and Reason.PARENT_ENDED % (effect.parent, effect.state)
+                    row.reason = ended or Reason.PARENT_GONE % effect.parent
                     self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
                     return
             case _:  # it was retried by hand
                 released = False
-        row.reason = f"parent {row.stuck[0]} failed" if row.stuck else ""
+        row.reason = Reason.PARENT_FAILED % row.stuck[0] if row.stuck else ""
         if not released:
             return
         del row.waits[effect.parent, effect.edge]
@@ -855,7 +854,7 @@ class Jobs:
         """A job gives way to a newer twin."""
         row = self.rows.get(effect.job)
         if row and row.state in WAITING:
-            self.cancel(row, f"superseded by {effect.by}", now)
+            self.cancel(row, Reason.SUPERSEDED % effect.by, now)
 
     def _has_right(self, job: str, unique: str) -> bool:
         row = self.rows.get(job)

@@ -59,6 +59,7 @@ from selaras._core.jobs.job import (
     Standing,
     fate_of,
 )
+from selaras._core.jobs.reasons import Reason
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.memory.cells import Cells
@@ -165,7 +166,7 @@ class MemoryPartition:
             for row in self._jobs.running(instance):
                 if row.new.kind is JobKind.TASK:
                     self._jobs.settle(
-                        instance, Settlement(row.id, row.fence, JobEvent.RELEASE, reason="worker stopped"), now
+                        instance, Settlement(row.id, row.fence, JobEvent.RELEASE, reason=Reason.STOPPED), now
                     )
                 else:
                     self._jobs.lose(row, now)
@@ -182,10 +183,11 @@ class MemoryPartition:
             renewed_us = holder.until_us - holder.instance.lease_us
             holder.until_us, holder.suspected_us = now + holder.instance.lease_us, 0
             held = {(attempt.job, attempt.fence) for attempt in request.held}
+            abandoned = {(one.job, one.fence): one.reason for one in request.abandoned}
             for row in self._jobs.running(request.instance):
-                abandoned = Attempt(row.id, row.fence) in request.abandoned
-                if abandoned:
-                    self._jobs.lose(row, now)
+                reason = abandoned.get((row.id, row.fence))
+                if reason is not None:
+                    self._jobs.lose(row, now, reason)
                 elif row.new.kind is JobKind.TASK and row.turn <= request.last_turn and (row.id, row.fence) not in held:
                     self._jobs.release(row, now)
             if request.names_scopes:
@@ -200,7 +202,7 @@ class MemoryPartition:
             if row.state is JobState.RUNNING:
                 self._jobs.lose(row, now)
             else:
-                self._jobs.cancel(row, "nobody waits for the lock any more", now)
+                self._jobs.cancel(row, Reason.UNWANTED, now)
 
     # -- cache
 
@@ -295,7 +297,7 @@ class MemoryPartition:
             registered = self._jobs.register_again(now, limit)
             unroutable = self._jobs.unroutable(now)
             for row in unroutable:
-                row.reason = f"unroutable: no worker knows task {row.new.task!r}"
+                row.reason = Reason.UNROUTABLE % row.new.task
             trimmed = self._log.trim()
             self._wake()
             return Tended(

@@ -225,7 +225,7 @@ class RedisPartition:
             request.instance,
             request.last_turn,
             flat_attempts(request.held),
-            flat_attempts(request.abandoned),
+            [word for one in request.abandoned for word in (one.job, hex_of(one.fence), one.reason)],
             self._packing.settlements_of(request.settlements, puts),
             flat_attempts(request.scopes),
             request.names_scopes,

@@ -29,6 +29,7 @@ from selaras._contracts import limits
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.jobs.job import Attempt, Edge, Fate, JobKind, OnConflict, Parent, Put, Refusal, UniqueUntil
 from selaras._core.jobs.lifecycle import FINAL, SETTLING, TRANSITIONS, UNCOUNTED, WAITING, ending
+from selaras._core.jobs.reasons import Reason
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import Scope
 from selaras._core.routing import id_entry
@@ -90,6 +91,7 @@ WORDS: Final[Mapping[str, type[StrEnum | IntEnum]]] = {
     "KIND": JobKind,
     "EDGE": Edge,
     "REFUSAL": Refusal,
+    "REASON": Reason,
     "CONFLICT": OnConflict,
     "UNTIL": UniqueUntil,
     "FATE": Fate,
@@ -437,7 +439,7 @@ def constants(group: str) -> Mapping[str, str]:
 
 
 def _quoted(value: Any) -> str:
-    return f"'{value}'" if isinstance(value, str) else str(value)
+    return "'" + value.replace("'", "\\'") + "'" if isinstance(value, str) else str(value)
 
 
 def _slim(text: str) -> str:

@@ -40,6 +40,7 @@ from selaras._contracts.partition import (
     Void,
 )
 from selaras._core.jobs.job import Admission, Attempt, Claim, JobKind, NewJob, Refusal, Settled, Settlement, Standing
+from selaras._core.jobs.reasons import Reason
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import Cursor, News
 from selaras._stores.sqlite.cells import Cells
@@ -350,7 +351,7 @@ class Steps:
             return
         for row in running:
             if row.kind is JobKind.TASK:
-                release = Settlement(row.id, row.fence, JobEvent.RELEASE, reason="worker stopped")
+                release = Settlement(row.id, row.fence, JobEvent.RELEASE, reason=Reason.STOPPED)
                 self._jobs.settle(instance, release, now)
             else:
                 self._jobs.lose(row, now)
@@ -377,11 +378,12 @@ class Steps:
         until_us, renewed_us = now + lease_us, known[2] - lease_us
         self._execute("UPDATE instances SET until_us = ?, suspected_us = 0 WHERE id = ?", (until_us, instance))
         held = {(attempt.job, attempt.fence) for attempt in request.held}
-        abandoned = {(attempt.job, attempt.fence) for attempt in request.abandoned}
+        abandoned = {(one.job, one.fence): one.reason for one in request.abandoned}
         running = self._running_briefly(instance)
         for job, fence, kind, turn in running:
-            if (job, fence) in abandoned:
-                self._jobs.lose(self._table.known(job), now)
+            reason = abandoned.get((job, fence))
+            if reason is not None:
+                self._jobs.lose(self._table.known(job), now, reason)
             elif kind == KINDS[JobKind.TASK] and turn <= request.last_turn and (job, fence) not in held:
                 self._jobs.release(self._table.known(job), now)
         if request.names_scopes:
@@ -398,7 +400,7 @@ class Steps:
             if row.state is JobState.RUNNING:
                 self._jobs.lose(row, now)
             else:
-                self._jobs.cancel(row, "nobody waits for the lock any more", now)
+                self._jobs.cancel(row, Reason.UNWANTED, now)
 
     def _running_briefly(self, instance: str) -> list[Any]:
         self._table.flush()
@@ -476,7 +478,7 @@ class Steps:
         registered = self._jobs.register_again(now, limit)
         unroutable = self._jobs.unroutable(now)
         for row in unroutable:
-            row.reason = f"unroutable: no worker knows task {row.task!r}"
+            row.reason = Reason.UNROUTABLE % row.task
             self._table.touch(row)
         self._table.lanes.drop_empty()
         trimmed = self._log.trim()

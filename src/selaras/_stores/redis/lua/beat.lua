@@ -1,6 +1,6 @@
 -- beat: renews the lease of an instance; releases and ends what it does not answer for (P16, P19)
 -- uses: log, rows, cells, jobs, plain
--- arguments: instance, last turn, held (job, fence, ...), abandoned, settlements, scopes, names scopes
+-- arguments: instance, last turn, held (job, fence, ...), abandoned (job, fence, reason, ...), settlements, scopes, names scopes
 -- keys: none
 -- cost: O(M) for M attempts that the instance holds, and as settle        -- promise: atomic
 -- flags: allow-oom
@@ -25,15 +25,19 @@ local function set_of(attempts)
     return set
 end
 
-local is_held, is_abandoned = set_of(held), set_of(abandoned)
+local is_held, reasons = set_of(held), {}
+for i = 1, #abandoned, 3 do
+    reasons[abandoned[i] .. abandoned[i + 1]] = abandoned[i + 2]
+end
 local running = running_of(instance, function(job, fence, turn)
-    return is_abandoned[job .. fence] or (turn > 0 and turn <= last_turn and not is_held[job .. fence])
+    return reasons[job .. fence] or (turn > 0 and turn <= last_turn and not is_held[job .. fence])
 end)
 for _, row in ipairs(running) do
-    if is_abandoned[row.id .. row[ROW.fence]] then
-        lose(row)
+    local reason = reasons[row.id .. row[ROW.fence]]
+    if reason then
+        lose(row, reason)
     else
-        release(row, 'given back: its worker stopped, or never received it')
+        release(row, REASON.UNHEARD)
     end
 end
 if REQ[7] then
@@ -59,9 +63,9 @@ if REQ[7] then
     end
     for _, row in ipairs(over) do
         if row[ROW.state] == STATE.RUNNING then
-            lose(row)
+            lose(row, REASON.LOST)
         else
-            cancel(row, 'nobody waits for the lock any more')
+            cancel(row, REASON.UNWANTED)
         end
     end
 end

@@ -12,9 +12,9 @@ end)
 if strike(instance) then
     for _, row in ipairs(running) do
         if row.profile.is_scope then
-            lose(row)
+            lose(row, REASON.LOST)
         else
-            release(row, 'worker stopped')
+            release(row, REASON.STOPPED)
         end
     end
     wake_all()

@@ -437,7 +437,7 @@ end
 local function supersede(job, by)
     local row = get_row(job)
     if row and WAITING[row[ROW.state]] then
-        cancel(row, 'superseded by ' .. by)
+        cancel(row, string.format(REASON.SUPERSEDED, by))
     end
 end
 
@@ -946,14 +946,14 @@ local function part(parent, child, edge, state, value, positions)
         released = edge == EDGE.FINISHED
         if not released then
             row[ROW.stuck] = stuck
-            local what = NAMES_OF_STATES[state] or 'is not known: never enqueued, or no longer kept'
-            row[ROW.reason] = 'parent ' .. parent .. ' ' .. what
+            local ended = NAMES_OF_STATES[state]
+            row[ROW.reason] = ended and string.format(REASON.PARENT_ENDED, parent, ended) or string.format(REASON.PARENT_GONE, parent)
             end_job(row, EVENT.CANCEL, STATE.CANCELLED)
             return
         end
     end
     row[ROW.stuck] = stuck
-    row[ROW.reason] = stuck[1] and 'parent ' .. stuck[1] .. ' failed' or ''
+    row[ROW.reason] = stuck[1] and string.format(REASON.PARENT_FAILED, stuck[1]) or ''
     if not released then
         return
     end
@@ -1354,7 +1354,7 @@ local function wait_again(row, event, due_us)
     local unique = row.extra[EXTRA.unique]
     local entry = unique ~= '' and directory:get(unique)
     if entry and entry[1] ~= row.id and entry[2] == M.index and has_right(entry[1], unique) then
-        row[ROW.reason] = 'superseded by ' .. entry[1]
+        row[ROW.reason] = string.format(REASON.SUPERSEDED, entry[1])
         end_job(row, EVENT.SUPERSEDE, STATE.CANCELLED)
         return
     end
@@ -1421,7 +1421,8 @@ local function apply(row, event, result, error_, reason, delay_us, unsure)
         local says = reason ~= '' and (event == EVENT.CANCEL or event == EVENT.FAIL)
         row[ROW.reason] = says and reason or asked_for
     elseif ending[1] == EVENT.EXHAUST then
-        row[ROW.reason] = string.format('worker lost %d times', row[ROW.lost])
+        row[ROW.reason] = reason == REASON.LOST and string.format(REASON.LOST_AGAIN, row[ROW.lost])
+            or string.format(REASON.LOST_SAYING, row[ROW.lost], reason)
     end
     if ending[2] then
         end_job(row, ending[1], ending[2])
@@ -1472,14 +1473,14 @@ local function settle(instance, settlement)
 end
 
 -- Settles one attempt as lost. Its intents pass to the next attempt, or stand a grace (P18).
-local function lose(row)
+local function lose(row, reason)
     touch(row)
     local serves = row.extra[EXTRA.serves]
     void_names(serves, NOTHING, NOTHING, NOTHING, closing(NOTHING, serves))
     cells_pass_on(owner_of(row))
     row.holder, row[ROW.instance] = row[ROW.instance], ''
     row[ROW.lost] = row[ROW.lost] + 1
-    apply(row, EVENT.LOSE, false, false, 'worker lost', 0, false)
+    apply(row, EVENT.LOSE, false, false, reason, 0, false)
 end
 
 local function plain_settlement(job, fence, event, reason)
@@ -1585,7 +1586,7 @@ local function expire_one(row)
         return 0
     end
     touch(row)
-    row[ROW.reason] = 'it waited too long'
+    row[ROW.reason] = REASON.LATE
     end_job(row, EVENT.EXPIRE, STATE.EXPIRED)
     return 1
 end

@@ -18,7 +18,7 @@ end
 local function mend_running(row)
     local instance, turn = row[ROW.instance], row[ROW.turn]
     if not holders:get(instance) then
-        lose(row)
+        lose(row, REASON.LOST)
     elseif turn == 0 then
         stand(asked, sized(row[ROW.asker]) .. row.number8 .. row.id)
     else

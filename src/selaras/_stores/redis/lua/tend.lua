@@ -39,7 +39,7 @@ for _, one in ipairs(late) do
         end)
         strike(instance)
         for _, row in ipairs(running) do
-            lose(row)
+            lose(row, REASON.LOST)
         end
         lost = lost + #running
     end
@@ -127,7 +127,7 @@ local unroutable = ids_until(strays, K.strays, 1000, NOW - LIMIT.UNROUTABLE_US, 
 for _, id in ipairs(unroutable) do
     local row = get_row(id)
     touch(row)
-    row[ROW.reason] = 'unroutable: no worker knows task \'' .. row.profile[PROFILE.task] .. '\''
+    row[ROW.reason] = string.format(REASON.UNROUTABLE, row.profile[PROFILE.task])
     strays:drop(row.number8 .. id)
 end
 
