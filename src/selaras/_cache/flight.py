@@ -191,6 +191,17 @@ class Voyage:
         return all(flight.riders == 0 or flight.future.done() for flight in self.members)
 
 
+class _Check:
+    """A look at a log's end under way, who waits for it, and for whom it was sent too soon."""
+
+    __slots__ = ("behind", "sent_ns", "waiting")
+
+    def __init__(self, sent_ns: int, waiting: list[Future[None]]) -> None:
+        self.sent_ns = sent_ns
+        self.waiting = waiting
+        self.behind: list[Future[None]] = []
+
+
 class Flights:
     """All reads under way on one loop. `fetch` flies them, `renew` keeps their tokens, `check` asks for a log's end.
 
@@ -218,7 +229,7 @@ class Flights:
         self._aside: dict[str, Flight] = {}
         self._budgets: dict[str, Semaphore] = {}
         self.looks = Semaphore(LOOKS_AT_ONCE)
-        self._checks: dict[int, tuple[int, Task[None]]] = {}
+        self._checks: dict[int, _Check] = {}
         self._voyages: set[Voyage] = set()
         self._tasks: set[Task[Any]] = set()
         self._keeper: Task[None] | None = None
@@ -379,21 +390,45 @@ class Flights:
     async def checked(self, index: int, since_ns: int) -> None:
         """Return once a look at a log's end that was sent after `since_ns` has been heard.
 
-        Those who wait at the same moment share one look.
+        Those who wait at the same moment share one look; those for whom the one under way was sent too soon share the next.
+        Each waits for a future of its own: every strict read comes by here.
 
         Raises:
             StoreUnavailable: it could not be had.
         """
-        running = self._checks.get(index)
-        if running is not None and running[0] <= since_ns:
-            await asyncio.wait([running[1]])
-            running = self._checks.get(index)
-        if running is None:
-            sent = self._instant()
-            running = self._checks[index] = sent, self.own(self._check(index, sent))
-            # Added before any reader waits, so that whoever wakes finds it gone and begins the next.
-            running[1].add_done_callback(lambda _: self._checks.pop(index, None))
-        await asyncio.shield(running[1])
+        place: Future[None] = self.loop.create_future()
+        check = self._checks.get(index)
+        if check is None:
+            self._begin_check(index, [place])
+        elif check.sent_ns > since_ns:
+            check.waiting.append(place)
+        else:
+            check.behind.append(place)
+        await place
+
+    def _begin_check(self, index: int, waiting: list[Future[None]]) -> None:
+        check = self._checks[index] = _Check(self._instant(), waiting)
+        task = self.own(self._check(index, check.sent_ns))
+        task.add_done_callback(lambda task: self._checked(index, check, task))
+
+    def _checked(self, index: int, check: _Check, task: Task[None]) -> None:
+        del self._checks[index]
+        error = None if task.cancelled() else task.exception()
+        for place in check.waiting:
+            if place.done():  # whoever waited was cancelled
+                continue
+            if task.cancelled():
+                place.cancel()
+            elif error is not None:
+                place.set_exception(error)
+            else:
+                place.set_result(None)
+        behind = [place for place in check.behind if not place.done()]
+        if self._closed:
+            for place in behind:
+                place.cancel()
+        elif behind:
+            self._begin_check(index, behind)
 
     # -- ownership
 
