@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -63,6 +66,16 @@ def test_no_two_functions_have_one_name_and_none_that_of_a_variable() -> None:
 def test_a_server_compiles_a_script(verb: str, redis_server: RedisServer) -> None:
     made = script(verb)
     assert redis_server.call("SCRIPT", "LOAD", made.text) == made.sha
+
+
+def test_every_process_has_the_same_scripts() -> None:
+    """A server keeps all scripts it was ever given: texts that differ from process to process would fill it by and by."""
+    code = "from selaras._stores.redis.scripts import script, verbs; print([script(verb).sha for verb in verbs()])"
+    said = {
+        subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed})
+        for seed in ("1", "2", "3")
+    }
+    assert said == {f"{[script(verb).sha for verb in verbs()]}\n".encode()}
 
 
 def test_plain_jobs_need_nothing_that_is_made_when_it_is_asked_for(redis_server: RedisServer) -> None:

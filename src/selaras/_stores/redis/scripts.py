@@ -338,11 +338,13 @@ def tables() -> Mapping[str, Piece]:
 
 
 @cache
-def _stored() -> frozenset[str]:
-    """Return of which records the scripts ask whether what is stored is one."""
+def _stored() -> tuple[str, ...]:
+    """Return of which records the scripts ask whether what is stored is one; in the same order in every process, for texts
+    that differ are scripts of their own to a server, which keeps all it was ever given.
+    """
     said = {kind.check or "" for kind in records.HASHES.values()}
     texts = " ".join((*said, *(source(part) for part in (*PARTS, *verbs()))))
-    return frozenset(name for name in STRUCTS if f"IS_{name}" in texts)
+    return tuple(name for name in STRUCTS if f"IS_{name}" in texts)
 
 
 def sound(struct: type[Struct]) -> str:
