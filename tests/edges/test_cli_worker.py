@@ -114,6 +114,31 @@ def test_a_signal_lets_what_runs_finish_and_ends_with_0(shell: Shell, number: si
     assert state(shell, "s") == "succeeded"
 
 
+HURT = """
+import os, signal
+class Hurt:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)", "selaras: stopped by SIGTERM: no job was running"),
+        ("Hurt()", "stopping: no new jobs, 0 running (SIGTERM)"),  # what is raised in a finalizer is dropped
+    ],
+)
+def test_a_signal_that_comes_while_the_app_is_imported_ends_it_in_order(shell: Shell, how: str, says: str) -> None:
+    module = shell.directory / "shop.py"
+    module.write_text(module.read_text() + HURT + how)
+
+    code, out, err = ended(worker(shell))
+
+    assert (code, out) == (0, "")
+    assert says in err
+
+
 def test_what_does_not_finish_within_the_grace_is_given_back_and_the_end_is_orderly(shell: Shell) -> None:
     shell.enqueue("slow.options(id='s').call(60)")
     process = worker(shell, "--grace", "0.2")

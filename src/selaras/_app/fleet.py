@@ -10,6 +10,7 @@ from selaras._app.working import AppWorker
 from selaras._contracts.observer import Observer
 from selaras._worker.fleet import LIFELINE, Fleet, follow_fleet
 from selaras._worker.loops import run
+from selaras._worker.signals import StoppedEarly as StoppedEarly, stopped_early as stopped_early
 from selaras._worker.system import system_clock, system_entropy
 
 T = TypeVar("T")

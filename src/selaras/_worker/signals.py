@@ -19,6 +19,31 @@ STOPPING: Final[tuple[signal.Signals, ...]] = tuple(
 )
 
 
+_missed: list[str] = []
+"""Names of signals that raised `StoppedEarly` where Python drops what is raised: in a finalizer, say."""
+
+
+class StoppedEarly(BaseException):
+    """A signal to stop, named by the text, came when nothing ran that hears it."""
+
+
+@contextmanager
+def stopped_early() -> Generator[None, None, None]:
+    """Raise `StoppedEarly` at a signal to stop, wherever nothing that runs in the block hears signals itself. One whose
+    exception is lost is heard by what hears signals next.
+    """
+
+    def leave(name: str) -> None:
+        _missed[:] = [name]
+        raise StoppedEarly(name)
+
+    with heard_by(leave):
+        try:
+            yield
+        finally:
+            _missed.clear()
+
+
 @contextmanager
 def heard_by(on_signal: Callable[[str], None]) -> Generator[None, None, None]:
     """Call `on_signal` with the name of each stopping signal while the block runs.
@@ -38,6 +63,8 @@ def heard_by(on_signal: Callable[[str], None]) -> Generator[None, None, None]:
     deaf = {number for number in STOPPING if number.name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN}
     before = {number: signal.signal(number, heard) for number in STOPPING if number not in deaf}
     try:
+        if _missed:
+            on_signal(_missed.pop())
         yield
     finally:
         for number, handler in before.items():

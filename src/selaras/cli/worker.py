@@ -7,13 +7,14 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, ParamSpec
 
 import click
 
 from selaras import __version__
 from selaras._app.app import Selaras
-from selaras._app.fleet import FLEET_VARIABLE, run_alone, run_fleet, run_on_loop
+from selaras._app.fleet import FLEET_VARIABLE, StoppedEarly, run_alone, run_fleet, run_on_loop, stopped_early
 from selaras._app.host import fits
 from selaras._app.settings import OPTIONS, Settings
 from selaras._app.survey import every_job, queue_stats
@@ -28,6 +29,8 @@ from selaras.cli.output import counted, styled
 from selaras.cli.reload import check_it_can_watch, watching
 from selaras.cli.reports import Reporter
 from selaras.cli.target import APP_VARIABLE, URL_VARIABLE, app_for
+
+P = ParamSpec("P")
 
 _log: Final = logging.getLogger("selaras.worker")
 _SETTINGS: Final = {option.name: option for option in OPTIONS}
@@ -51,6 +54,20 @@ def _setting(*flags: str, about: str) -> Callable[[Any], Any]:
         metavar="TIME" if option.kind == "time" else "NUMBER",
         help=f"{about}  [env var: {option.variable}; default: {default}]",
     )
+
+
+def _stops_early(command: Callable[P, None]) -> Callable[P, None]:
+    """Make a signal that comes before anything runs which hears it an end in order."""
+
+    @wraps(command)
+    def hearing(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            with stopped_early():
+                command(*args, **kwargs)
+        except StoppedEarly as early:
+            click.echo(f"selaras: stopped by {early}: no job was running", err=True)
+
+    return hearing
 
 
 @click.command()
@@ -113,6 +130,7 @@ def _setting(*flags: str, about: str) -> Callable[[Any], Any]:
     show_envvar=True,
     help="Log one strict JSON object a line.",
 )
+@_stops_early
 def worker(
     app: str,
     queues: Sequence[str],
