@@ -6,23 +6,22 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Struct
 
 from selaras import StoreUnavailable, UnknownJob
-from selaras._app.lines import HELD
 from selaras._app.process import Process
 from selaras._cache.cache import Cache
 from selaras._contracts.partition import CacheStats, JobFilter
 from selaras._core.cache.events import CacheEvent, StaleRead
 from selaras._core.cache.opening import open_name
-from selaras._core.errors import LeaseLost, SelarasError
+from selaras._core.errors import LeaseLost
 from selaras._core.events import SettleRefused, Trouble, WorkerEvent
 from selaras._core.jobs.job import Attempt, Fate as JobFate, JobRecord
 from selaras._core.jobs.lifecycle import FINAL
@@ -35,14 +34,14 @@ from selaras._stores.sqlite import inspection, log as sqlite_log
 from selaras._stores.sqlite.store import SqliteStore
 from selaras._worker.exits import Exit
 from simulation import actors
-from simulation.loop import Lane, Loop, Step
+from simulation.loop import Step
 from simulation.machine import Bells, SimulatedClock, chance_of, simulated_machine
 from simulation.network import Fate, Linked, at_once
 from simulation.plan import Fault, Plan
-from simulation.program import Declared, declare
-from simulation.promises import FAMILIES, Broken, Promises
+from simulation.program import declare
+from simulation.promises import Broken
 from simulation.shelf import OWNER, ShelfLink, SimulatedShelf
-from simulation.trace import Trace
+from simulation.stage import Actor, Stage
 from simulation.truth import Datastore
 
 ACTIVE_MOST_S: Final = 60.0
@@ -85,14 +84,6 @@ class Result(Struct, frozen=True, kw_only=True):
     faults: dict[str, int]
     digest: str
     trace: list[str]
-
-
-class Glass(Protocol):
-    """Looks into the store, without a trip."""
-
-    def holds(self, job: str, fence: int) -> bool:
-        """Say whether an attempt runs, as the store knows it."""
-        ...
 
 
 class _Glass:
@@ -149,36 +140,25 @@ class _SharedMemory(MemoryStore):
         self._world_bells.ring(address)
 
 
-class Node:
-    """A simulated process."""
+class Node(Actor):
+    """A simulated process: what becomes of it."""
 
     def __init__(self, world: World, role: str, number: int, generation: int) -> None:
+        super().__init__(world, f"{role}-{number}" + (f".{generation}" if generation else ""))
         self.world = world
-        self.plan = world.plan
-        self.promises = world.promises
-        self.trace = world.trace
         self.role = role
         self.number = number
         self.generation = generation
-        self.name = f"{role}-{number}" + (f".{generation}" if generation else "")
-        self.chance = chance_of(self.plan.seed, self.name)
-        self.lane = Lane(world.loop, self.name)
         self.clock = SimulatedClock(world.loop)
         self.hints: list[Callable[[int, int, Pushed | None], None]] = []
         self.cursor: Callable[[int], Cursor] = lambda _: START
         self.worker: Any = None
         self.cache: Cache | None = None
-        self.leaving = False
-        self.ended = False
         self._crash, self._pause = self.rate("crash"), self.rate("pause")
         self._draw = self.chance.random
         self.fate = Fate(self.plan, self.chance, world.loop, self.lane, self.promises, self._at_call)
         self.fate.healed = world.healed
-        self.program: Declared = declare(self)
-
-    def rate(self, fault: Fault) -> float:
-        """Return how often a fault happens now."""
-        return 0.0 if self.world.healed else self.plan.rate(fault)
+        self.program = declare(self)
 
     def start(self) -> None:
         """Begin to run."""
@@ -289,18 +269,7 @@ class Node:
         if self.lane.dead or self.world.healed:
             return
         self.promises.happened("pause", self.lane)
-        self._freeze(self._draw() ** 2 * 5 * self.plan.lease_s, threads=True)
-
-    async def block(self, chance: Random) -> None:
-        """Block the loop; the threads go on."""
-        self.promises.happened("block", self.lane)
-        self._freeze(chance.random() ** 2 * 4 * self.plan.lease_s, threads=False)
-        await asyncio.sleep(0)
-
-    def _freeze(self, seconds: float, *, threads: bool) -> None:
-        lane = self.lane
-        lane.freeze(threads=threads)
-        self.world.loop.outside_later(seconds, lambda: lane.thaw(threads=threads))
+        self.freeze(self._draw() ** 2 * 5 * self.plan.lease_s, threads=True)
 
     def hint(self, partition: int, position: int, news: Callable[[Cursor], News] | None = None) -> None:
         """Be told of a log's growth. `news`: with what came after all that is applied here."""
@@ -317,147 +286,19 @@ class Node:
             self.trace.add("sigterm", self.name)
             self.lane.main.push(Step(self.worker.stop, (), self.lane.context.copy(), self.lane.main))
 
-    # -- what its program does
 
-    def a_key(self, chance: Random) -> int:
-        """Draw a key's number."""
-        return int(chance.random() ** 2 * self.plan.keys)
-
-    def a_recent_key(self, chance: Random) -> int:
-        """Draw a key's number, often one that somebody writes or has just written: there old values show."""
-        recent = self.world.recent
-        return chance.choice(recent) if recent and chance.random() < 0.6 else self.a_key(chance)
-
-    def touches(self, key: str) -> None:
-        """This key is being written."""
-        self.world.recent.append(int(key.partition(":")[2]))
-
-    def a_family(self, chance: Random) -> str:
-        """Draw a family's name."""
-        return chance.choice(("item", "item", "item", *FAMILIES))
-
-    async def write(self, chance: Random, key: str, job: str, fence: int, *, quiet: bool = False) -> int:
-        """Commit a new version. Returns it, or 0 if the row refused it."""
-        self.touches(key)
-        late = chance.random() < self.rate("late-writes")
-        if late:
-            self.promises.happened("late-writes", self.lane)
-        quiet = quiet or key.startswith(("served:", "late:"))
-        version = await self.world.truth.write(key, job, fence, late=late, quiet=quiet)
-        self.trace.add("commit", self.name, key, version, job, fence)
-        return version
-
-    async def read(
-        self, key: str, level: Any, *, how: str, needed_ns: int | None = None, own: int = 0, put: int = 0
-    ) -> None:
-        """Read a key through the product, and judge the answer. `needed_ns`: of a job, its claim."""
-        called_ns, before = self.world.loop.now_ns, self.promises.before(self.name, key)
-        handle = self.program.key(key)
-        late = key.startswith("late:")
-        plain = level is None and not late and self.chance.random() < 0.5
-        tier = ""
-        try:
-            if plain:
-                version = await self.program.families[key.partition(":")[0]](int(key.partition(":")[2]))
-            else:
-                reading = await handle.read(level)
-                version, tier = reading.value, reading.tier
-                if late and reading.why == _NO_FLOOR:
-                    return
-        except SelarasError as error:
-            self._unread(key, error)
-            return
-        needed_ns = self._needed_ns(called_ns, level, needed_ns)
-        self.judge(
-            key, version, how=how, needed_ns=needed_ns, before=before, called_ns=called_ns, tier=tier, own=own, put=put
-        )
-
-    def _unread(self, key: str, error: SelarasError) -> None:
-        if self.leaving or self.ended:
-            return  # its cache was closed
-        if not key.startswith("late:"):
-            self.promises.breaks("no trouble", f"{self.name} could not read {key}: {type(error).__name__}: {error}")
-        self.trace.add("unread", self.name, key)
-
-    async def read_many(self, keys: list[str], level: Any) -> None:
-        """Read several keys together."""
-        called_ns = self.world.loop.now_ns
-        before = [self.promises.before(self.name, key) for key in keys]
-        versions = await self.program.app.read_many([self.program.key(key) for key in keys], level)
-        needed_ns = self._needed_ns(called_ns, level, None)
-        for key, version, least in zip(keys, versions, before, strict=True):
-            self.judge(key, version, how=f"together, {level or 'bounded'}", needed_ns=needed_ns, before=least,
-                       called_ns=called_ns)  # fmt: skip
-
-    async def warm(self, keys: list[str], levels: Sequence[Any], *, how: str, claimed_ns: int | None = None) -> None:
-        """Bring keys into the tiers, then read each: what was brought is as fresh as what is read at once."""
-        handles = [self.program.key(key) for key in keys]
-        try:
-            warmed = await self.program.app.warm(handles)
-        except SelarasError as error:
-            self._unread(keys[0], error)
-            return
-        self.promises.warmed(self.name, keys, warmed)
-        self.trace.add("warm", self.name, *keys)
-        for key, level in zip(keys, levels, strict=False):
-            await self.read(key, level, needed_ns=claimed_ns, how=f"{how}, warmed before")
-
-    def _needed_ns(self, called_ns: int, level: Any, claimed_ns: int | None) -> int:
-        if level == "strict":
-            return called_ns
-        if claimed_ns is None:
-            return called_ns - round((1.0 if level is None else level) * 1e9)
-        return max(claimed_ns, called_ns - round(level * 1e9)) if level else claimed_ns
-
-    def judge(
-        self,
-        key: str,
-        version: int,
-        *,
-        how: str,
-        needed_ns: int,
-        before: tuple[int, int],
-        called_ns: int = 0,
-        tier: str = "",
-        own: int = 0,
-        put: int = 0,
-    ) -> None:
-        """Judge an answer."""
-        self.promises.read(
-            self.name,
-            key,
-            version,
-            how=f"{how}, {tier}" if tier else how,
-            called_ns=called_ns or self.world.loop.now_ns,
-            needed_ns=needed_ns,
-            before=before,
-            local=tier == "local" and called_ns > 0,
-            own=own,
-            put=put,
-        )
-
-
-class World:
+class World(Stage):
     """One world, from its plan. `run` it once."""
 
     def __init__(self, plan: Plan, folder: Path, *, kept: int) -> None:
-        self.plan = plan
+        super().__init__(plan, self._on_error, kept=kept)
         self.chance = chance_of(plan.seed, "fate")
-        self.loop = Loop(chance_of(plan.seed, "order"), self._on_error)
-        self.trace = Trace(self.loop, kept=kept)
-        self.promises = Promises(self.loop, self.trace, plan.partitions)
         self.bells = Bells(self.loop, self._rings)
         self.shelf = SimulatedShelf()
         self.clock = SimulatedClock(self.loop)
-        self.healed = False
-        self.closing = False
         self.nodes: dict[tuple[str, int], Node] = {}
         self._all_nodes: list[Node] = []
         self._down_until_ns = 0
-        self._numbers = 0
-        self._runs: Counter[int] = Counter()
-        self.recent: deque[int] = deque(maxlen=_RECENT)
-        self._producing = plan.producers
         self._path = folder / "store.db"
         self._memory: _SharedMemory | None = None
 
@@ -476,9 +317,9 @@ class World:
             for partition in store.partitions:
                 partition.prepare()
             self._partitions = store.partitions
-        self.glass = _Glass(self._partitions, sqlite=plan.store == "sqlite")
+        self.glass = self._glass = _Glass(self._partitions, sqlite=plan.store == "sqlite")
         self.truth = Datastore(
-            self.loop, chance_of(plan.seed, "datastore"), self.glass.covers, fenced=plan.fenced, lag_s=_REPLICA_LAG_S
+            self.loop, chance_of(plan.seed, "datastore"), self._glass.covers, fenced=plan.fenced, lag_s=_REPLICA_LAG_S
         )
         self.promises.truth = self.truth
         for role, count in (
@@ -512,40 +353,15 @@ class World:
         """Start another process in the place of one that ended."""
         if self.nodes[node.role, node.number] is node and node.ended:
             if node.role == "producer":
-                self.produced(node)
+                self.produced()
             elif not self.closing or node.role == "worker":
                 self._start(node.role, node.number, node.generation + 1)
 
     # -- what processes ask
 
-    def number(self) -> int:
-        """Return the next of a row of numbers."""
-        self._numbers += 1
-        return self._numbers
-
-    def run_of(self, n: int) -> int:
-        """Count the runs of the job of this number: each draws anew."""
-        self._runs[n] += 1
-        return self._runs[n]
-
     def share(self, node: Node) -> int:
         """Return how many jobs a producer makes."""
         return self.plan.jobs // self.plan.producers + (node.number < self.plan.jobs % self.plan.producers)
-
-    def produced(self, node: Node) -> None:
-        """A producer has made all its jobs, or is gone."""
-        del node
-        self._producing -= 1
-
-    def accepted(self, job: str) -> None:
-        """A producer was told that this job is accepted."""
-        self.trace.call(job)
-        self.promises.accepted.add(job)
-
-    def line_of(self, job: str) -> str:
-        """Return the line that the running body holds; "" for none."""
-        del job
-        return next(iter(HELD.get() or {}), "")
 
     def is_up(self) -> bool:
         """Say whether the store answers."""
@@ -649,7 +465,7 @@ class World:
         self._furnish()
         self._begin_fate()
         self.loop.outside_later(_LOOK_EVERY_S, self._look)
-        self._until(lambda: self._producing <= 0, ACTIVE_MOST_S)
+        self._until(lambda: self.producing <= 0, ACTIVE_MOST_S)
         self._until(lambda: False, self.chance.random() * 3)
         self._heal()
         settled = self._until(self._all_ended, SETTLING_S)
@@ -676,15 +492,15 @@ class World:
         return over()
 
     def _look(self) -> None:
-        self.promises.look(self.glass.records())
+        self.promises.look(self._glass.records())
         if not self.closing:
             self.loop.outside_later(_LOOK_EVERY_S, self._look)
 
     def _all_ended(self) -> bool:
-        return not unended(self.glass.records(_OPEN)) and not self.glass.outboxes()
+        return not unended(self._glass.records(_OPEN)) and not self._glass.outboxes()
 
     def _say_unended(self) -> str:
-        waiting = unended(self.glass.records(_OPEN))
+        waiting = unended(self._glass.records(_OPEN))
         told = ", ".join(f"{self.trace.name(one.id)} is {one.state.value} in line {one.line!r}" for one in waiting[:5])
         return f"{len(waiting)} jobs had not ended {SETTLING_S:g} s after the last fault: {told or 'effects wait'}"
 
@@ -697,7 +513,7 @@ class World:
 
     def _left(self) -> str:
         """Say what stays behind in the store; "" for nothing."""
-        for index, stats in enumerate(self.glass.stats()):
+        for index, stats in enumerate(self._glass.stats()):
             if stats.intents or stats.tokens:
                 return f"{stats.intents} intents and {stats.tokens} tokens in partition {index}"
         if self._memory is not None:
@@ -711,12 +527,12 @@ class World:
         staying = sorted(node.name for node in self.nodes.values() if not node.ended)
         if staying:
             self.promises.breaks("ends", f"{', '.join(staying)} did not end")
-        instances = self.glass.instances()
+        instances = self._glass.instances()
         if instances:
             self.promises.breaks("nothing left", f"{len(instances)} owners of leases: {instances}")
         if left := self._left():
             self.promises.breaks("nothing left", left)
-        self.promises.look(self.glass.records())
+        self.promises.look(self._glass.records())
 
     def _on_error(self, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,25 @@ def test_no_statement_numbers_its_placeholders() -> None:
     ]
 
     assert numbered == []
+
+
+@pytest.mark.parametrize("package", ["simulation", "chaos", "benchmarks"])
+def test_what_tries_the_product_imports_in_no_circle(package: str) -> None:
+    """Of the product itself the contracts of the layers see to it. Imports for types alone count, too."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+    asks = {name: _imported(path) & set(paths) - {name} for name, path in paths.items()}
+
+    assert [*TopologicalSorter(asks).static_order()]
+
+
+def _imported(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.update((node.module, *(f"{node.module}.{one.name}" for one in node.names)))
+    return found
