@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.mutations.planted import PLACE, SOURCE, Place, places_of, source_of
+from tests.mutations.planted import PLACE, SOURCE, Place, places_of
 
 ROOT: Final = Path(__file__).parents[2]
 PATIENCE_S: Final = 600
@@ -95,9 +95,11 @@ def groups_of(module: str) -> list[list[str]]:
 def modules() -> list[str]:
     """Return what is sampled: every module that some tests concern and that has something to mutate."""
     names = (
-        ".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in sorted(SOURCE.glob("selaras/**/*.py"))
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        for path in sorted(SOURCE.glob("selaras/**/*"))
+        if path.suffix in {".py", ".lua"}
     )
-    return [name for name in names if groups_of(name) and places_of(source_of(name))]
+    return [name for name in names if groups_of(name) and places_of(name)]
 
 
 def is_killed(module: str, place: Place, groups: int) -> bool:
@@ -140,7 +142,7 @@ def main() -> int:
     for module in modules():
         if said.names and not any(name in module for name in said.names):
             continue
-        places = places_of(source_of(module))
+        places = places_of(module)
         drawn = Random(f"{said.seed}/{module}").sample(places, min(said.each, len(places)))
         here = 0
         for place in drawn:
