@@ -280,6 +280,16 @@ async def test_p16_a_scope_that_a_heartbeat_does_not_name_is_lost(world: World) 
     assert await world.look(K) == Standing()
 
 
+async def test_p16_a_scope_asked_for_at_the_instant_of_the_heartbeat_before_may_be_younger_than_it(world: World) -> None:
+    worker = await world.worker()
+    scope = await world.scope(worker, SCOPE, K)
+    worker.beat(names_scopes=False)
+
+    worker.beat(names_scopes=True)
+
+    assert await world.home.fates([scope]) == (Fate.RUNNING,)
+
+
 async def test_p16_a_lock_in_line_that_nobody_waits_for_leaves_it(world: World) -> None:
     worker, other = await world.worker(), await world.worker()
     world.clock.advance(SECOND)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,6 +40,8 @@ from selaras._core.jobs.job import (
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START, Cursor
 from selaras._stores.memory import MemoryStore
+from selaras._stores.sqlite.partition import SqlitePartition
+from selaras._stores.sqlite.steps import Steps
 from selaras._stores.sqlite.store import SqliteStore
 
 IDS = [f"job-{n}" for n in range(14)]
@@ -48,6 +52,34 @@ TASKS = ["work", "send", "rare"]
 TAGS = ["red", "blue"]
 STEPS = int(os.environ.get("SELARAS_AGREE_STEPS", "250"))
 SEEDS = range(int(os.environ.get("SELARAS_AGREE_SEEDS", "6")))
+
+
+_STATE = "coalesce(e.state, iif(r.number IS NULL, j.state, -1))"
+_JOBS = "jobs AS j LEFT JOIN runs AS r USING (number) LEFT JOIN ends AS e USING (number)"
+_ALL_BUT = "SELECT number FROM {} WHERE number NOT IN (SELECT number FROM jobs)"
+SOUND = {
+    "an attempt of no job": _ALL_BUT.format("runs"),
+    "an end of no job": _ALL_BUT.format("ends"),
+    "no job may be claimed": _ALL_BUT.format("ready"),
+    "no job stands in line": _ALL_BUT.format("members"),
+    "a job that has ended runs": "SELECT number FROM runs JOIN ends USING (number)",
+    "a job may be claimed twice": "SELECT number FROM ready GROUP BY number HAVING count(*) > 1",
+    "a job stands in line twice": "SELECT number FROM members GROUP BY number HAVING count(*) > 1",
+    "one that runs or has ended may be claimed": "SELECT number FROM ready JOIN ends USING (number)"
+    " UNION SELECT number FROM ready JOIN runs USING (number)",
+    "one that runs or has ended waits in line": "SELECT number FROM members JOIN ends USING (number)"
+    " UNION SELECT number FROM members JOIN runs USING (number)",
+    "a head that does not stand in its line": "SELECT name FROM lines WHERE head <> ''"
+    " AND head NOT IN (SELECT id FROM members WHERE line = name)",
+    "a line of nobody": "SELECT name FROM lines WHERE holder = '' AND name NOT IN (SELECT line FROM members)",
+    "fewer or more than are counted": "SELECT queue, state, sum(jobs) FROM (SELECT * FROM counts UNION ALL"
+    f" SELECT j.queue, {_STATE} AS s, -1 FROM {_JOBS} WHERE j.kind = 0 AND r.number IS NULL"
+    " AND j.number NOT IN (SELECT number FROM ready)) GROUP BY queue, state HAVING sum(jobs) <> 0",
+}
+
+
+class RolledBack(Exception):
+    """The disk was full, say."""
 
 
 class Pair:
@@ -68,13 +100,36 @@ class Pair:
 
     async def ask(self, at: int, verb: str, *args: Any, **options: Any) -> Any:
         self.said.append(f"{at} {verb} {args} {options}")
+        speaker = self.speaker(verb, args).partitions[at]
+        if self.dice.random() < 0.1:
+            with suppress(RolledBack), self.rolled_back(speaker):
+                await getattr(speaker, verb)(*args, **options)
         replies = [
-            await getattr(store.partitions[at], verb)(*args, **options)
-            for store in (self.memory, self.speaker(verb, args))
+            await getattr(partition, verb)(*args, **options) for partition in (self.memory.partitions[at], speaker)
         ]
         assert replies[0] == replies[1], "\n".join([*self.said[-3:], f"memory {replies[0]}", f"sqlite {replies[1]}"])
         assert self.rung[0] == self.rung[1], "\n".join([*self.said[-3:], f"{self.rung}"])
         return replies[0]
+
+    @contextmanager
+    def rolled_back(self, partition: SqlitePartition) -> Iterator[None]:
+        """Let what is asked meanwhile be done, and not be committed: then it has not happened."""
+        entropy, run = partition._file.entropy, partition._run
+        before = entropy.getstate()
+
+        async def undone(verb: Callable[[Steps], Any], *, heavy: bool = False) -> Any:
+            def fail(steps: Steps) -> None:
+                verb(steps)
+                raise RolledBack
+
+            await run(fail, heavy=heavy)
+
+        partition._run = undone  # type: ignore[assignment, method-assign]
+        try:
+            yield
+        finally:
+            partition._run = run  # type: ignore[method-assign]
+            entropy.setstate(before)
 
     def speaker(self, verb: str, args: tuple[Any, ...]) -> SqliteStore:
         """Who asks: a turn comes from the process of its worker."""
@@ -356,7 +411,17 @@ async def test_any_sequence_of_verbs_gives_the_same_in_both_stores(
             await pair.step()
             if number % 25 == 0:
                 await pair.look_around()
+                look_into(folder)
         await pair.look_around()
     finally:
         for sqlite in opened:
             await sqlite.close()
+    look_into(folder)
+
+
+def look_into(folder: Path) -> None:
+    """Hold the tables against each other: nothing stands in one that another one knows nothing of."""
+    for path in folder.glob("*.db"):
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as con:
+            for what, rows in SOUND.items():
+                assert con.execute(rows).fetchall() == [], what
