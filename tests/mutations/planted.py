@@ -114,6 +114,11 @@ class _Mutator(ast.NodeTransformer):
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         return self._within(node)
 
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if len(self._function) == 1 and isinstance(node.target, ast.Name):
+            self._function = [node.target.id]  # of a statement of SQL
+        return self.generic_visit(node)
+
     def _within(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         self._function.append(node.name)
         node.body = [self.visit(one) for one in node.body]

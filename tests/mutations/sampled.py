@@ -79,9 +79,26 @@ CONCERNED: Final[dict[str, list[list[str]]]] = {
 """By the beginning of a module's name, the longest counts: the tests that concern it, the fastest first. A mutant that one
 group lets live is tried on the next."""
 
+_FEWER_READS: Final = "what is not read ahead, or not remembered, is read when it is asked for"
+_WRITES_MORE: Final = "the whole row is written instead of what has moved of it"
+_LONG_WAY: Final = "the batch is not let in, and goes the long way, job by job"
+
 EXPLAINED: Final[dict[str, str]] = {
     "selaras._cache.follower:heard: news.tail.position > self.applied.position -> news.tail.position >= "
     "self.applied.position": "`_apply` passes over events up to what was applied: of an equal tail, over all of them",
+    "selaras._stores.sqlite.cells:_OWNED_BY: = ? AND job = -> OR": "a home gives a fence once, and they are compared",
+    "selaras._stores.sqlite.cells:_intents_of: (owned := self._owned_on.pop(job, None)) is not None -> "
+    "(owned := self._owned_on.pop(job, None)) is None": _FEWER_READS,
+    "selaras._stores.sqlite.cells:clear: cell.entry is None -> cell.entry is not None": _FEWER_READS,
+    "selaras._stores.sqlite.lines:next_heads: (line := self._lines.get(name)) is not None -> "
+    "(line := self._lines.get(name)) is None": _FEWER_READS,
+    "selaras._stores.sqlite.lines:read_ahead: line.next is None -> line.next is not None": _FEWER_READS,
+    "selaras._stores.sqlite.short:_succeed: execute('RELEASE plain') -> pass": "the commit releases it",
+    "selaras._stores.sqlite.short:admit: later.append((first, new.id, STATES[state], new.priority, place, ready_us, now, "
+    "due_us, OTHER if expires_us else PLAIN, expires_us, new.result_ttl_us, queue, new.task, new.payload, new.meta, "
+    "rows.more_of(new))) -> pass": _LONG_WAY,
+    "selaras._stores.sqlite.short:lined: self._cells.read_ahead(dict.fromkeys(keys)) -> pass": _FEWER_READS,
+    "selaras._stores.sqlite.table:_write: row.is_altered = False -> pass": _WRITES_MORE,
 }
 """Mutants that no test can kill, as they are printed, and why."""
 
