@@ -280,7 +280,9 @@ async def test_p16_a_scope_that_a_heartbeat_does_not_name_is_lost(world: World) 
     assert await world.look(K) == Standing()
 
 
-async def test_p16_a_scope_asked_for_at_the_instant_of_the_heartbeat_before_may_be_younger_than_it(world: World) -> None:
+async def test_p16_a_scope_asked_for_at_the_instant_of_the_heartbeat_before_may_be_younger_than_it(
+    world: World,
+) -> None:
     worker = await world.worker()
     scope = await world.scope(worker, SCOPE, K)
     worker.beat(names_scopes=False)

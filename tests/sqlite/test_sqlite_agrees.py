@@ -85,8 +85,11 @@ class RolledBack(Exception):
 class Pair:
     """Both stores, told the same things; the file by any of several processes, as it were, each worker in one of them."""
 
-    def __init__(self, memory: MemoryStore, opened: Sequence[SqliteStore], clock: VirtualClock, dice: Random) -> None:
+    def __init__(
+        self, memory: MemoryStore, opened: Sequence[SqliteStore], clock: VirtualClock, dice: Random, entropy: Random
+    ) -> None:
         self.memory, self.opened = memory, opened
+        self.entropy = entropy  # of the file
         self.clock = clock
         self.dice = dice
         self.cursors = [START] * len(memory.partitions)
@@ -114,8 +117,7 @@ class Pair:
     @contextmanager
     def rolled_back(self, partition: SqlitePartition) -> Iterator[None]:
         """Let what is asked meanwhile be done, and not be committed: then it has not happened."""
-        entropy, run = partition._file.entropy, partition._run
-        before = entropy.getstate()
+        run, before = partition._run, self.entropy.getstate()
 
         async def undone(verb: Callable[[Steps], Any], *, heavy: bool = False) -> Any:
             def fail(steps: Steps) -> None:
@@ -124,12 +126,12 @@ class Pair:
 
             await run(fail, heavy=heavy)
 
-        partition._run = undone  # type: ignore[assignment, method-assign]
+        partition._run = undone
         try:
             yield
         finally:
-            partition._run = run  # type: ignore[method-assign]
-            entropy.setstate(before)
+            partition._run = run
+            self.entropy.setstate(before)
 
     def speaker(self, verb: str, args: tuple[Any, ...]) -> SqliteStore:
         """Who asks: a turn comes from the process of its worker."""
@@ -392,7 +394,7 @@ async def test_any_sequence_of_verbs_gives_the_same_in_both_stores(
     memory = MemoryStore(clock, partitions=partitions, entropy=Random(seed))
     entropy = Random(seed)
     opened = [SqliteStore(folder / "agree.db", clock, partitions=partitions, entropy=entropy) for _ in range(processes)]
-    pair = Pair(memory, opened, clock, Random(seed))
+    pair = Pair(memory, opened, clock, Random(seed), entropy)
     for one in memory.partitions:
         one._ring = pair.rung[0].append
     for sqlite in opened:
