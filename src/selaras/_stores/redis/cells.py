@@ -420,6 +420,10 @@ class Cells:
 
     async def invalidate(self, names: Invalidation, since: Cursor) -> News:
         """See `Partition`."""
+        if names.keys and not (names.tags or names.families or names.versions or names.closes):
+            told, done = await self._caller.ask("void", names.keys, since, repeats=True)
+            if done:
+                return decode_news(told, since)
         (told,) = await self._caller.ask("invalidate", names_of(names), since, repeats=True)
         return decode_news(told, since)
 

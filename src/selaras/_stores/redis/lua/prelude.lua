@@ -341,7 +341,7 @@ local function flush()
     if is_damaged then
         call('HSETNX', K.meta, 'mend', 'jobs 0')
     end
-    if wrote or struct.pack(LEDGER, unpack(M)) ~= ledger then
+    if wrote or M.position ~= OLD_POSITION or struct.pack(LEDGER, unpack(M)) ~= ledger then
         M.time = NOW -- from here on; a script that wrote nothing was nowhere in time
         call('HSET', K.meta, 'ledger', struct.pack(LEDGER, unpack(M)))
     end
