@@ -19,7 +19,6 @@ from contextvars import copy_context
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from selaras._contracts.clock import Clock
 from selaras._contracts.host import Executors, Mode, Run, Stop
@@ -28,7 +27,7 @@ from selaras._core.events import AttemptAbandoned, AttemptEnded, AttemptStopped
 from selaras._core.jobs.job import Attempt, Settlement
 from selaras._core.jobs.states import JobEvent
 from selaras._worker.telling import tell
-from selaras._worker.wary import Wary, lost
+from selaras._worker.wary import LAPSED, Wary, lost
 
 AHEAD_NS: Final = 40_000_000
 """So much work, as far as recent bodies were short, waits here ready to start: it hides the turn's latency, and no
@@ -228,7 +227,7 @@ class Roster:
         held.started_ns = now = self._now()
         run = held.run
         if held.stop is not None or now >= held.home.fresh_until_ns:  # P18: a lease that may be over starts nothing
-            settlement = self._wary.unstarted(run)
+            settlement = self._wary.unstarted(run, "" if held.stop is not None else LAPSED)
         else:
             if run.timeout_us:
                 held.deadline_ns = now + run.timeout_us * 1_000
@@ -288,15 +287,15 @@ class Roster:
 
     # -- stopping
 
-    def give_back_waiting(self, home: Home | None = None) -> None:
-        """Settle what never started as released, at once; of one partition, or of all."""
+    def give_back_waiting(self, home: Home | None = None, reason: str = "") -> None:
+        """Settle what never started as released, at once; of one partition, or of all. `reason`: as `Wary.unstarted`."""
         for slots in self._slots.values():
             back = [held for held in slots.waiting if home is None or held.home is home]
             if back:
                 slots.waiting = deque(held for held in slots.waiting if not (home is None or held.home is home))
             self.waiting -= len(back)
             for held in back:
-                held.home.ended(held, self._wary.unstarted(held.run))
+                held.home.ended(held, self._wary.unstarted(held.run, reason))
 
     def stop(self, held: Held, why: Stop) -> None:
         """Tell a body to end; the first reason stands. A body that has not begun will not begin."""
@@ -318,9 +317,7 @@ class Roster:
                 held = slots.waiting.popleft()
                 self.waiting -= 1
                 self.per_second = 0.0  # so that it is not claimed again at once
-                held.home.ended(
-                    held, replace(self._wary.unstarted(held.run), reason="no slot came free for it in time")
-                )
+                held.home.ended(held, self._wary.unstarted(held.run, "no slot came free for it in time"))
 
     def _give_back_one(self, held: Held) -> None:
         slots = self._slots.get(held.mode)

@@ -19,6 +19,7 @@ from selaras._core.events import LeaseLapsed
 from selaras._worker.heart import Beat, Heart
 from selaras._worker.telling import tell
 from selaras._worker.turning import Crew, Turner
+from selaras._worker.wary import LAPSED
 
 
 class Tenure:
@@ -132,7 +133,7 @@ class Tenure:
                 turner.nudge()
             elif not fresh and not turner.lapsed:
                 turner.lapsed = True
-                self._crew.roster.give_back_waiting(turner)
+                self._crew.roster.give_back_waiting(turner, LAPSED)
                 running = sum(1 for held in self._crew.roster if held.home is turner)
                 tell(self._crew.observer, LeaseLapsed(partition=turner.index, running=running))
                 self.heart.beat_now(turner.index)

@@ -44,7 +44,7 @@ from selaras._worker.heart import Beat
 from selaras._worker.shutdown import Leaving
 from selaras._worker.telling import tell
 from selaras._worker.waiting import Alarm
-from selaras._worker.wary import Progress, Wary
+from selaras._worker.wary import LAPSED, Progress, Wary
 
 IN_FLIGHT_MOST: Final = 2
 GATHER_NS: Final = 20_000_000
@@ -494,7 +494,7 @@ class Turner:
 
     def _give_back(self, batch: Sequence[Held]) -> None:
         for held in batch:
-            self.ended(held, self._host.unstarted(held.run))
+            self.ended(held, self._host.unstarted(held.run, LAPSED if self.lapsed else ""))
 
     async def _is_ready(self, batch: list[Held]) -> bool:
         runs = [held.run for held in batch]

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from selaras._contracts.host import Host, Run
 from selaras._contracts.observer import Observer
 from selaras._core.events import Trouble
@@ -27,6 +29,10 @@ from selaras._worker.telling import tell
 
 Progress = tuple[tuple[str, int, bytes], ...]
 _NONE: Final[Progress] = ()
+
+
+LAPSED: Final = "its worker had not renewed its lease in time"
+"""Why an attempt was given back that somebody else may have by now."""
 
 
 class Wary:
@@ -92,10 +98,11 @@ class Wary:
             self.report("taking progress", error)
             return _NONE
 
-    def unstarted(self, run: Run) -> Settlement:
-        """See `Run`."""
+    def unstarted(self, run: Run, reason: str = "") -> Settlement:
+        """See `Run`. `reason`: why, if not because the worker stops."""
         try:
-            return run.unstarted()
+            settlement = run.unstarted()
+            return replace(settlement, reason=reason) if reason else settlement
         except Exception as error:  # noqa: BLE001
             claim = run.claim
             self.report(f"giving back {claim.task} {claim.job}", error)
