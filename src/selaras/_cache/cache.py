@@ -426,14 +426,15 @@ class Cache:
         # Nothing is near and nobody's own, and nobody asks where it came from: most misses are such.
         family = slot.family
         self._families[family.name] = family
-        need = self._need(family, fresh, None)
+        since = self._since(family, fresh)
         flights = self._flights()
         flight = None if family.stale_us else flights.running.get(slot.key)
-        if flight is not None and may_join(need, started_ns=flight.started_ns, floor_ns=self._join_floor(slot.key)):
+        # As `may_join` and `_join_floor` have it, of a key that is not near.
+        if flight is not None and flight.started_ns > max(since, self._joins_ns, self._floors.of(slot.key)):
             family.counts.joined += 1
             outcome = await flights.wait(flight)
         else:
-            outcome = await self._far(slot, need, fresh, None)
+            outcome = await self._far(slot, Need(since), fresh, None)
         try:
             return outcome.take(family)
         except Alone:
@@ -676,10 +677,13 @@ class Cache:
 
     # -- the local tier
 
-    def _need(self, family: Family, fresh: Level | None, session: Session | None) -> Need:
+    def _since(self, family: Family, fresh: Level | None) -> int:
         level = family.level if fresh is None else fresh
         now = self.instant() if level == "strict" else self._now_ns()
-        since = since_of(level, now_ns=now, max_lag_ns=self._max_lag_ns)
+        return since_of(level, now_ns=now, max_lag_ns=self._max_lag_ns)
+
+    def _need(self, family: Family, fresh: Level | None, session: Session | None) -> Need:
+        since = self._since(family, fresh)
         if session is None:
             return Need(since)
         claim = session.claim_ns()
