@@ -10,7 +10,7 @@ from random import Random
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from tests.clock import VirtualClock
 from tests.redis.binaries import summary
 from tests.stores import KINDS, clear_servers, make_store
@@ -30,6 +30,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("dev", deadline=None, max_examples=500, print_blob=True)
+# What fails under a mutant is not looked at: nobody makes it shorter.
+settings.register_profile("mutant", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

@@ -68,6 +68,13 @@ CONCERNED: Final[dict[str, list[list[str]]]] = {
         ["tests/sqlite"],
         ["tests/conformance/test_partitions.py", "tests/app", "-k", "sqlite-4"],
     ],
+    "selaras._stores.redis.lua": [
+        ["tests/redis/test_redis_agrees.py", *_FREEST, "-k", "agree or redis-1"],
+        [*_CONFORMANCE, "-k", "redis-1"],
+        ["tests/redis/test_redis_scripts.py", "tests/redis/test_cells_steps.py", "tests/redis/test_arranging.py"],
+        ["tests/conformance/test_partitions.py", "-k", "redis-4"],
+        ["tests/fuzz/test_overwritten_rows.py", "tests/redis/test_whole_app.py"],
+    ],
     "selaras._stores.redis.checkup": [["tests/redis/test_doctor.py", "tests/redis/test_rights.py"]],
     "selaras._stores.redis": [
         ["tests/redis/test_redis_agrees.py", *_FREEST, "-k", "agree or redis-1"],
@@ -126,7 +133,12 @@ def is_killed(module: str, place: Place, groups: int) -> bool:
 
 def _fails(module: str, place: Place, tests: list[str]) -> bool:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "tests.mutations.planted"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{SOURCE}", PLACE: f"{module}:{place.number}"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{SOURCE}",
+        "HYPOTHESIS_PROFILE": "mutant",
+        PLACE: f"{module}:{place.number}",
+    }
     try:
         done = subprocess.run(
             [*command, "-p", "no:cacheprovider", *tests],
