@@ -375,6 +375,20 @@ async def test_p14_an_invalidation_inside_a_job_plants_now_and_is_resolved_at_th
     assert await world.miss(K)
 
 
+async def test_p14_what_an_attempt_has_planted_goes_with_its_settle_though_that_does_not_name_it(world: World) -> None:
+    """It never heard that it had: the reply was lost."""
+    worker = await world.worker()
+    await world.cache(K)
+    await world.enqueue(job(A))
+    claim = await worker.claim()
+    await world.home.plant(worker.id, _owner(claim), (K, K2), START)
+
+    await worker.end(claim)
+
+    assert await world.home.intents(K) == await world.home.intents(K2) == ()
+    assert await world.miss(K)
+
+
 async def test_p14_a_planted_key_may_be_put(world: World) -> None:
     worker = await world.worker()
     await world.enqueue(job(A))
