@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.clock import SECOND
-from tests.conformance.world import A, B, Worker, World, after, job, local, remote
+from tests.conformance.world import A, B, C, Worker, World, after, job, local, remote
 
 from selaras._contracts.limits import TOLD_PER_STEP
 from selaras._core.jobs.job import Edge, Settlement
@@ -63,6 +63,17 @@ async def test_l13_turns_go_on_telling_and_say_that_more_may_come(world: World) 
             break
 
     assert blocked == [200, 0]
+
+
+async def test_l13_another_end_tells_its_own_at_once_and_leaves_the_rest_to_their_steps(world: World) -> None:
+    await end_parent(world)
+    await world.enqueue_one(B, delay_us=SECOND)
+    await world.enqueue_one(C, parents=after(B, Edge.FINISHED))
+
+    await world.home.cancel(B, "by hand")
+
+    assert await world.state(C) is JobState.READY
+    assert await counts(world) == {"ready": TOLD_PER_STEP, "blocked": MANY - TOLD_PER_STEP}
 
 
 async def test_l13_who_waits_is_told_in_the_order_of_coming(world: World) -> None:
