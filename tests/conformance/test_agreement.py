@@ -641,6 +641,7 @@ class Histories(RuleBasedStateMachine):
     def all_jobs_and_counts_agree(self) -> None:
         for partition in range(self.partitions if self.pulses else 0):
             self.both(partition, lambda one: one.jobs(JobFilter(limit=100)))
+            self.both(partition, lambda one: one.queues())
             self.both(partition, lambda one: one.cache_stats())
 
     @invariant()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from tests.clock import SECOND, START_US
-from tests.conformance.world import K2, A, B, C, D, K, World, job, local, put
+from tests.conformance.world import K2, LINE, A, B, C, D, K, World, job, local, put
 
 from selaras._contracts.partition import JobFilter
+from selaras._core.jobs.job import Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 
 
@@ -61,6 +65,19 @@ async def test_queues_tell_counts_age_pause_and_workers(world: World) -> None:
     assert queues["default"].oldest_ready_us == START_US
     assert {name: queue.workers for name, queue in queues.items()} == {"default": 1, "idle": 1, "mail": 0, "paused": 0}
     assert [name for name, queue in queues.items() if queue.paused] == ["paused"]
+
+
+@pytest.mark.parametrize("options", [{}, {"line": LINE}, {"writes": (K,)}], ids=["plain", "in line", "writing"])
+async def test_queues_count_what_succeeds_together(world: World, options: dict[str, Any]) -> None:
+    worker = await world.worker()
+    await world.enqueue(*(job(id, **options) for id in (A, B, C)))
+    for _ in range(3):  # one at a time, those of a line
+        claims = await worker.claims(limit=3)
+        await worker.turn(*(Settlement(claim.job, claim.fence, JobEvent.SUCCEED) for claim in claims), limit=0)
+
+    (queue,) = await world.home.queues()
+
+    assert queue.counts == {"succeeded": 3}
 
 
 async def test_instances_are_those_with_a_lease(world: World) -> None:
