@@ -38,6 +38,7 @@ from selaras._core.cache.opening import open_name, opened_by
 from selaras._core.jobs.job import (
     Abandoned,
     Attempt,
+    Claim,
     Edge,
     JobKind,
     NewJob,
@@ -231,6 +232,7 @@ class Histories(RuleBasedStateMachine):
         ] = {}  # by instance, partition, number of the turn
         self.readers: list[list[list[Cursor]]] = [[[START] * self.partitions for _ in self.stores]]
         self.fence = 0
+        self.common = 0  # jobs of `work_through` so far
 
     def teardown(self) -> None:
         try:
@@ -366,6 +368,7 @@ class Histories(RuleBasedStateMachine):
         repeats=st.sampled_from((0, 0, 0, 0, 1, 2)),
         received=st.booleans(),
         idle=st.booleans(),
+        progresses=st.booleans(),
     )
     def turn(
         self,
@@ -379,6 +382,7 @@ class Histories(RuleBasedStateMachine):
         repeats: int,
         received: bool,
         idle: bool,
+        progresses: bool,
     ) -> None:
         partition = index % self.partitions
         at = (worker, partition)
@@ -387,7 +391,7 @@ class Histories(RuleBasedStateMachine):
         there = [attempt for _, home, attempt in self.attempts if home == partition]
         made = tuple(self.settlement(self.pick(there, which), given) for which, given in ended if there)
         settlements = self.reported.setdefault((*at, number), made)  # what repeats a turn reports what it reported
-        progress = tuple((attempt.job, attempt.fence, b"half") for attempt in there[-1:])
+        progress = tuple((attempt.job, attempt.fence, b"half") for attempt in there[-1:]) if progresses else ()
 
         def take(one: Partition, since: Cursor) -> Coroutine[Any, Any, Any]:
             return one.turn(
@@ -409,6 +413,56 @@ class Histories(RuleBasedStateMachine):
         if received:
             self.acked[at] = self.numbers[at]
         self.attempts += [(worker, partition, Attempt(claim.job, claim.fence)) for claim in reply.claims]
+
+    @rule(
+        worker=st.sampled_from(WORKERS[:2]),
+        given=st.lists(common_jobs, min_size=1, max_size=3),
+        result=st.sampled_from((None, b"result")),
+        puts=st.booleans(),
+        keeps=st.integers(0, 1),
+        reader=some,
+    )
+    def work_through(
+        self, worker: str, given: list[dict[str, Any]], result: bytes | None, puts: bool, keeps: int, reader: int
+    ) -> None:
+        """A worker claims what has just come, and all of it succeeds, but for so many: most jobs have such a life."""
+        first = self.common
+        self.common += len(given)
+        self.enqueue([one | {"id": f"common-{first + number}"} for number, one in enumerate(given)], reader)
+        partition = self.homes[f"common-{first}"]
+        at = (worker, partition)
+
+        def take(settlements: tuple[Settlement, ...], limit: int) -> tuple[Claim, ...]:
+            number = self.numbers[at] = self.numbers.get(at, 0) + 1
+            asked = TurnRequest(
+                instance=worker,
+                number=number,
+                since=START,
+                acked=self.acked.get(at, 0),
+                settlements=settlements,
+                queues=QUEUES,
+                tasks=frozenset(TASKS),
+                limit=limit,
+            )
+            self.reported[(*at, number)] = settlements
+            reply = self.told(partition, reader, lambda one, since: one.turn(replace(asked, since=since)))
+            self.acked[at] = number
+            return tuple(reply.claims)
+
+        claims = take((), 5)
+        self.attempts += [(worker, partition, Attempt(claim.job, claim.fence)) for claim in claims]
+        ends = [
+            Settlement(
+                claim.job,
+                claim.fence,
+                JobEvent.SUCCEED,
+                result=result,
+                puts=tuple(Put(key, b"v1", 7) for key in claim.writes) if puts else (),
+                writes=claim.writes,
+            )
+            for claim in claims
+        ]
+        take(tuple(ends[keeps:]), 0)
 
     @rule(which=some, given=effects, reader=some)
     @precondition(lambda self: self.attempts)
