@@ -93,6 +93,9 @@ _LONG_WAY: Final = "the batch is not let in, and goes the long way, job by job"
 EXPLAINED: Final[dict[str, str]] = {
     "selaras._cache.follower:heard: news.tail.position > self.applied.position -> news.tail.position >= "
     "self.applied.position": "`_apply` passes over events up to what was applied: of an equal tail, over all of them",
+    "selaras._stores.redis.lua.rows:promote: due:flush() -> nothing": "what this script has put there is not due yet, and "
+    "what it has dropped is passed over",
+    "selaras._stores.redis.lua.turn:script: and #REQ[5] > 0 then -> >=": "of no queues it waits in none",
     "selaras._stores.sqlite.cells:_OWNED_BY: = ? AND job = -> OR": "a home gives a fence once, and they are compared",
     "selaras._stores.sqlite.cells:_intents_of: (owned := self._owned_on.pop(job, None)) is not None -> "
     "(owned := self._owned_on.pop(job, None)) is None": _FEWER_READS,
