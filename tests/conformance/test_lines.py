@@ -111,6 +111,19 @@ async def test_p21_a_head_in_a_queue_that_nobody_serves_does_not_block_its_line(
     assert [claim.job for claim in claims] == [B]
 
 
+async def test_p21_who_joins_a_line_lets_its_first_be_the_head_once_its_queue_is_served(world: World) -> None:
+    """Housekeeping would come to it, too."""
+    await world.worker(queues=("default",))
+    await world.enqueue(job(A, line=LINE, queue="mail"), job(B, line=LINE))
+    before = await world.states(A, B)
+    await world.worker(queues=("mail",))
+
+    await world.enqueue(job(C, line=LINE))
+
+    assert before == [JobState.HELD, JobState.READY]
+    assert await world.states(A, B, C) == [JobState.READY, JobState.HELD, JobState.HELD]
+
+
 async def test_p21_a_head_in_a_paused_queue_does_not_block_a_lock(world: World) -> None:
     worker = await world.worker()
     await world.enqueue(job(A, line=LINE))

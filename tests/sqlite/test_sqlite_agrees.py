@@ -238,7 +238,7 @@ class Pair:
         match dice.choice(
             ["enqueue"] * 4 + ["turn"] * 6 + ["read"] * 3 + ["fill"] * 2 + ["time"] * 2 + ["tend"] * 2
             + ["again", "settle", "invalidate", "plant", "scope", "beat", "cancel", "revive", "purge", "pause", "enroll",
-               "dismiss", "relay", "tokens", "reserve", "fates", "forget"]
+               "dismiss", "relay", "tokens", "reserve", "fates", "forget", "undone"]
         ):  # fmt: skip
             case "enqueue":
                 jobs = [self.new_job() for _ in range(dice.choice([1, 1, 3]))]
@@ -280,6 +280,15 @@ class Pair:
                 await self.ask(
                     at, "settle", instance, [self.settlement(claim) for _, _, claim in mine], self.cursor(at)
                 )
+            case "undone":
+                ends = [
+                    Settlement(claim.job, claim.fence, JobEvent.SUCCEED, writes=claim.writes)
+                    for there, whose, claim in self.claims
+                    if (there, whose) == (at, instance)
+                ]
+                partition = dice.choice(self.opened).partitions[at]
+                with suppress(RolledBack), self.rolled_back(partition):
+                    await partition.settle(instance, ends, self.cursor(at))
             case "read":
                 lease_us = dice.choice([0, SECOND, 30 * SECOND])
                 wanted = [ReadRequest(key, "product", lease_us) for key in dice.choices(KEYS, k=dice.choice([1, 1, 3]))]

@@ -284,12 +284,16 @@ class Jobs:
             line.head, line.ready_us = row.id, now
             self._lines.changed.add(row.line)
             self._ready(row, JobEvent.PROMOTE, now)
-        elif not line.holder and not (line.head and self._is_behind(row, self._table.known(line.head))):
+        elif not line.holder and not (line.head and self._is_behind(row, line.head)):
             self.arrange(row.line, now)
 
-    def _is_behind(self, row: Row, head: Row) -> bool:
+    def _is_behind(self, row: Row, head: str) -> bool:
         """Say whether a job that joins a line changes nothing of who is its head."""
-        first, other = (self._rank(KINDS[it.kind], it.queue, it.priority, it.joined, it.id) for it in (head, row))
+        if self._log.arranged != self._log.serving:
+            return False  # other queues are served than when it became that
+        first, other = (
+            self._rank(KINDS[it.kind], it.queue, it.priority, it.joined, it.id) for it in (self._table.known(head), row)
+        )
         return first < other
 
     def _rank(self, kind: int, queue: str, priority: int, joined: int, job: str) -> tuple[bool, int, int, str]:
