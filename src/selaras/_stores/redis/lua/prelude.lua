@@ -164,11 +164,22 @@ end
 
 -- == the unit of work: what was changed is written at the end
 
-local units, endings = {}, {}
+local units, changed_units, endings = {}, {}, {}
 
 -- Calls `ending` before the unit of work is written.
 local function at_end(ending)
     endings[#endings + 1] = ending
+end
+
+-- What is to be written of a hash or a sorted set, by field or member: most that a script could change it does not.
+local function changes_of(unit)
+    local changed = unit.changed
+    if not changed then
+        changed = {}
+        unit.changed = changed
+        changed_units[#changed_units + 1] = unit
+    end
+    return changed
 end
 
 local Hash = {}
@@ -179,7 +190,7 @@ Hash.__index = Hash
 local function hash(key, is_packed, check, mend)
     local one = units[key]
     if not one then
-        one = setmetatable({ key = key, is_packed = is_packed, check = check, mend = mend, rows = {}, changed = {} }, Hash)
+        one = setmetatable({ key = key, is_packed = is_packed, check = check, mend = mend, rows = {} }, Hash)
         units[key] = one
     end
     return one
@@ -195,7 +206,7 @@ function Hash:taken(field, row)
     end
     if sound == nil then
         local mend = self.mend and F[self.mend]
-        self.rows[field], self.changed[field] = false, true
+        self.rows[field], changes_of(self)[field] = false, true
         sound = mend and mend(field) or false
     end
     self.rows[field] = sound
@@ -217,12 +228,12 @@ end
 
 function Hash:set(field, row)
     self.rows[field] = row
-    self.changed[field] = true
+    changes_of(self)[field] = true
 end
 
 function Hash:del(field)
     self.rows[field] = false
-    self.changed[field] = true
+    changes_of(self)[field] = true
 end
 
 -- Reads rows that are going to be asked for in one command.
@@ -246,11 +257,13 @@ function Hash:prefetch(fields)
 end
 
 function Hash:flush()
-    if not next(self.changed) then
+    local changed = self.changed
+    if not changed then
         return false
     end
+    self.changed = nil
     local rows, sets, dels = self.rows, {}, {}
-    for field in pairs(self.changed) do
+    for field in pairs(changed) do
         local row = rows[field]
         if row then
             sets[#sets + 1] = field
@@ -259,7 +272,6 @@ function Hash:flush()
             dels[#dels + 1] = field
         end
     end
-    self.changed = {}
     call_many('HSET', self.key, sets, 2)
     call_many('HDEL', self.key, dels)
     return true
@@ -272,23 +284,26 @@ Index.__index = Index
 local function index(key)
     local one = units[key]
     if not one then
-        one = setmetatable({ key = key, changed = {} }, Index)
+        one = setmetatable({ key = key }, Index)
         units[key] = one
     end
     return one
 end
 
 function Index:add(member, score)
-    self.changed[member] = score or '0' -- numbers are printed for each command
+    changes_of(self)[member] = score or '0' -- numbers are printed for each command
 end
 
 function Index:drop(member)
-    self.changed[member] = false
+    changes_of(self)[member] = false
 end
 
 -- Whether a member is there.
 function Index:has(member)
-    local score = self.changed[member]
+    local score
+    if self.changed then
+        score = self.changed[member]
+    end
     if score == nil then
         score = call('ZSCORE', self.key, member)
     end
@@ -296,11 +311,13 @@ function Index:has(member)
 end
 
 function Index:flush()
-    if not next(self.changed) then
+    local changed = self.changed
+    if not changed then
         return false
     end
+    self.changed = nil
     local adds, drops = {}, {}
-    for member, score in pairs(self.changed) do
+    for member, score in pairs(changed) do
         if score then
             adds[#adds + 1] = score
             adds[#adds + 1] = member
@@ -308,7 +325,6 @@ function Index:flush()
             drops[#drops + 1] = member
         end
     end
-    self.changed = {}
     call_many('ZADD', self.key, adds, 2)
     call_many('ZREM', self.key, drops)
     return true
@@ -335,8 +351,8 @@ local function flush()
         endings[i]()
     end
     local wrote = false
-    for _, unit in pairs(units) do
-        wrote = unit:flush() or wrote
+    for i = 1, #changed_units do
+        wrote = changed_units[i]:flush() or wrote
     end
     if is_damaged then
         call('HSETNX', K.meta, 'mend', 'jobs 0')
