@@ -182,7 +182,7 @@ local function changes_of(unit)
     return changed
 end
 
-local Hash = {}
+local Hash = { __index = false, taken = false, get = false, set = false, del = false, prefetch = false, flush = false }
 Hash.__index = Hash
 
 -- Returns the rows of a hash, one object a key. What they are `scripts.py` knows, and puts in here: whether they are packed,
@@ -190,7 +190,7 @@ Hash.__index = Hash
 local function hash(key, is_packed, check, mend)
     local one = units[key]
     if not one then
-        one = setmetatable({ key = key, is_packed = is_packed, check = check, mend = mend, rows = {} }, Hash)
+        one = setmetatable({ key = key, is_packed = is_packed, check = check, mend = mend, rows = {}, changed = false }, Hash)
         units[key] = one
     end
     return one
@@ -261,7 +261,7 @@ function Hash:flush()
     if not changed then
         return false
     end
-    self.changed = nil
+    self.changed = false
     local rows, sets, dels = self.rows, {}, {}
     for field in pairs(changed) do
         local row = rows[field]
@@ -277,14 +277,14 @@ function Hash:flush()
     return true
 end
 
-local Index = {}
+local Index = { __index = false, add = false, drop = false, has = false, flush = false }
 Index.__index = Index
 
 -- Returns a sorted set whose changes are gathered; flush it before its ranges are read.
 local function index(key)
     local one = units[key]
     if not one then
-        one = setmetatable({ key = key }, Index)
+        one = setmetatable({ key = key, changed = false }, Index)
         units[key] = one
     end
     return one
@@ -315,7 +315,7 @@ function Index:flush()
     if not changed then
         return false
     end
-    self.changed = nil
+    self.changed = false
     local adds, drops = {}, {}
     for member, score in pairs(changed) do
         if score then
