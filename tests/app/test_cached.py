@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
 
 import pytest
 from tests.app.work import work, working
@@ -170,6 +173,54 @@ async def test_tags_and_families_void_together(app: Selaras) -> None:
     assert await name(1) == "product 1 at 1"
     await app.tag("product", 1).invalidate()
     assert await name(1) == "product 1 at 11"
+
+
+_AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+_ELSEWHERE = _AT.astimezone(timezone(timedelta(hours=1)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "borne", "named"),
+    [(float, 2.0, 2), (float, 2, 2.0), (Decimal, Decimal("1.10"), Decimal("1.1")), (datetime, _AT, _ELSEWHERE)],
+)
+async def test_equal_values_are_one_tag_whoever_names_it(app: Selaras, kind: type, borne: Any, named: Any) -> None:
+    loads: list[str] = []
+
+    async def by_parameter(x: Any) -> Any:
+        loads.append("parameter")
+        return x
+
+    async def by_value(id: int) -> Any:
+        loads.append("value")
+        return borne
+
+    async def by_text(id: int) -> Any:
+        loads.append("text")
+        return borne
+
+    by_parameter.__annotations__["x"] = kind
+    for function in by_value, by_text:
+        function.__annotations__["return"] = kind
+    read = app.cached(tags=["x:{x}"])(by_parameter)
+    tagged = app.cached(tags=lambda value: [app.tag("x", value)])(by_value)
+    written = app.cached(tags=lambda value: [f"x:{value}"])(by_text)
+
+    async def read_all() -> list[str]:
+        loads.clear()
+        await read(borne), await tagged(1), await written(1)
+        return loads
+
+    await read_all()
+    assert await read_all() == []
+    await app.tag("x", borne).invalidate()
+    assert await read_all() == ["parameter", "value", "text"]
+    await app.tag("x", named).invalidate()
+    assert await read_all() == ["parameter", "value", "text"]
+
+
+async def test_what_cannot_be_a_tag_is_refused_where_it_is_named(app: Selaras) -> None:
+    with pytest.raises(NotEncodable, match=r"the value of the tag 'cat' is an? object"):
+        app.tag("cat", object())
 
 
 async def test_what_is_at_hand_is_returned_without_waiting_and_nothing_else(app: Selaras) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal, localcontext
-from typing import Any
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from tests.core.values import PLAIN, TEXT, Colour, Product
 
-from selaras._core.cache.key import checked_name, family_of, key_text, parts_of, tag_text
+from selaras._core.cache.key import checked_name, family_of, key_text, parts_of
+from selaras._core.cache.tagging import tag_text, tag_texts
 from selaras._core.errors import ConfigurationError, NotEncodable
 from selaras._core.signature import Signature, is_atomic
 
@@ -165,6 +167,75 @@ def test_only_raw_arguments_that_are_one_call_and_no_other_are_remembered() -> N
     assert is_atomic((1, "a", None, b"", True, UUID(int=1)))
     for value in (1.0, Decimal(1), (1,), frozenset({1}), datetime(2024, 1, 1, tzinfo=UTC), Colour.RED):
         assert not is_atomic((value,))
+
+
+class Pair(NamedTuple):
+    number: int
+    text: str
+
+
+class Level(IntEnum):
+    HIGH = 2
+
+
+class Word(StrEnum):
+    TWO = "2"
+
+
+_EQUALS: list[list[Any]] = [
+    [2, 2.0, Decimal(2), Decimal("2.00"), Level.HIGH, "2", Word.TWO],
+    [1, True, 1.0],
+    [0, False, 0.0, -0.0, Decimal("-0")],
+    [0.5, Decimal("0.50")],
+    [0.1, Decimal("0.1000000000000000055511151231257827021181583404541015625")],
+    [Decimal("0.1"), Decimal("0.10")],
+    [1e300, int(1e300)],
+    [float("inf"), Decimal("Infinity")],
+    [datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 13, tzinfo=timezone(timedelta(hours=1)))],
+    [timedelta(days=1), timedelta(hours=24)],
+    [b"a", bytearray(b"a")],
+    [{1, 2}, frozenset({2.0, 1})],
+    [{"a": 1, "b": 2}, {"b": 2.0, "a": True}],
+    [(1, "x"), (1.0, "x"), Pair(1, "x")],
+    [[1, None], [True, None]],
+    [Colour.RED],
+    [Colour.BLUE],
+    ["a b"],
+    ["a,b"],
+    [["a", "b"]],
+    [["a,b"]],
+    [{"a": None}],
+]
+
+
+def test_values_are_one_tag_if_and_only_if_they_are_equal() -> None:
+    texts = [{tag_text("t", value) for value in equal} for equal in _EQUALS]
+
+    assert [len(one) for one in texts] == [1] * len(_EQUALS)
+    assert len(set.union(*texts)) == len(_EQUALS)
+    assert texts[0] == {"t:2"}
+
+
+@given(st.integers() | st.floats(allow_nan=False) | st.decimals(allow_nan=False), st.booleans())
+def test_equal_numbers_are_one_tag(number: Any, exact: bool) -> None:
+    other: Any = Decimal(number) if exact else float(Decimal(number))
+
+    assert (other != number) or tag_text("t", other) == tag_text("t", number)
+
+
+@pytest.mark.parametrize(
+    "value", [object(), 1j, [object()], type("Text", (str,), {})("a"), pytest.param(10**5000, id="long")]
+)
+def test_what_cannot_stand_in_a_key_is_no_tag(value: Any) -> None:
+    with pytest.raises(NotEncodable, match="the tag 't'"):
+        tag_text("t", value)
+
+
+def test_a_tag_that_was_written_out_is_that_of_the_text_and_of_what_is_written_so() -> None:
+    assert tag_texts("t", "x y") == (tag_text("t", "x y"),)
+    assert tag_texts("t", "7") == (tag_text("t", 7),)
+    for value in (2.0, Decimal("1.10"), True, datetime(2026, 1, 1, 12, tzinfo=UTC), date(2026, 1, 1), UUID(int=1)):
+        assert {tag_text("t", value), tag_text("t", f"{value}")} == set(tag_texts("t", f"{value}"))
 
 
 def test_no_two_tags_share_a_text() -> None:

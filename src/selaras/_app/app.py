@@ -43,7 +43,8 @@ from selaras._app.tags import BlockingTag, Tag, TagBinding
 from selaras._app.task import BlockingTask, BlockingTaskDecorator, Task, TaskDecorator
 from selaras._app.warming import LOADS_AT_ONCE, Warmed, warm
 from selaras._app.working import AppWorker, BlockingWorker, WorkerOptions, make_worker
-from selaras._core.cache.key import checked_name, tag_text
+from selaras._core.cache.key import checked_name
+from selaras._core.cache.tagging import tag_text
 from selaras._core.durations import Duration
 from selaras._core.errors import ConfigurationError
 
@@ -245,6 +246,9 @@ class Selaras:
     def tag(self, name: str, *, by: str) -> TagBinding: ...
     def tag(self, name: str, value: object = None, *, by: str | None = None) -> Tag | TagBinding:
         """Return the tag of this name and value: `app.tag("category", 7)`.
+
+        Equal values are one tag, whatever their types: 2, 2.0 and Decimal("2.00"), one instant in two time zones; and a
+        text is that of the value it spells. What cannot stand in a key cannot stand here.
 
         `by`, for `writes=`: its value is that parameter of the task.
         """

@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from selaras._cache.family import Family, Slot
 from selaras._contracts.host import Mode
-from selaras._core.cache.key import key_text, tag_text
+from selaras._core.cache.key import key_text
 from selaras._core.cache.opening import Opening, open_names
 from selaras._core.cache.parts import is_shortened
+from selaras._core.cache.tagging import tag_text
 from selaras._core.codec import Codec, codec_of
 from selaras._core.errors import ConfigurationError
 from selaras._core.jobs.retry import Policy

@@ -16,13 +16,14 @@ from selaras._app.lifetimes import OldValue
 from selaras._app.loaders import SelfKey, calling, calling_with, loader_of, of_self, old_parameter
 from selaras._app.program import Program
 from selaras._app.read import Reads
-from selaras._app.tags import BlockingTag, Tag, TagBinding
+from selaras._app.tags import BlockingTag, Tag, TagBinding, name_of_tag
 from selaras._app.task import BlockingTask, Task
 from selaras._cache.family import Family
 from selaras._contracts.host import Mode
 from selaras._core.cache.freshness import BOUNDED
-from selaras._core.cache.key import checked_name, tag_text
+from selaras._core.cache.key import checked_name
 from selaras._core.cache.lifetimes import Adaptive
+from selaras._core.cache.tagging import tag_text, tag_texts
 from selaras._core.codec import codec_of
 from selaras._core.durations import Duration, duration_us
 from selaras._core.errors import ConfigurationError
@@ -517,7 +518,7 @@ def _tagging(family: str, tags: Tagging, signature: Signature) -> Callable[[Any,
     if callable(tags):
         of_value = tags
         _check_takes_a_value(family, "tags", of_value)
-        return lambda _arguments, value: tuple(str(tag) for tag in of_value(value))
+        return lambda _arguments, value: _borne(family, of_value(value))
     texts = _several(family, "tags", tags)
     if not texts:
         return None
@@ -525,6 +526,26 @@ def _tagging(family: str, tags: Tagging, signature: Signature) -> Callable[[Any,
     return lambda arguments, _value: tuple(
         tag_text(name, None if field is None else arguments.named()[field]) for name, field in parsed
     )
+
+
+def _borne(family: str, tags: object) -> tuple[str, ...]:
+    """Return the tags that a function of a value said; a single one may stand for a list of one."""
+    several = (tags,) if isinstance(tags, (Tag, BlockingTag, str)) else tags
+    borne: dict[str, None] = {}
+    for tag in cast(Iterable[object], several):
+        if isinstance(tag, (Tag, BlockingTag)):
+            borne[tag.name] = None
+        elif isinstance(tag, str):
+            # Written out by the program: as a tag's own text, or as its name and a value that looks so.
+            _, colon, value = tag.partition(":")
+            name = name_of_tag(tag)
+            borne[tag] = None
+            borne.update(dict.fromkeys(tag_texts(name, value) if colon else (tag_text(name),)))
+        else:
+            raise ConfigurationError(
+                f"family {family!r}: tags= returned {tag!r} ({type(tag).__name__}), which is no tag: return app.tag(name, value)"
+            )
+    return tuple(borne)
 
 
 def _several(family: str, option: str, texts: Sequence[str]) -> tuple[str, ...]:

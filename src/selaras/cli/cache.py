@@ -19,10 +19,11 @@ from selaras._app.declared import FamilySpec
 from selaras._app.key import Fresh, Key, Reading
 from selaras._app.lineage import noted
 from selaras._app.survey import cache_stats, invalidate_key, long_writers
+from selaras._app.tags import doubt_tag
 from selaras._app.warming import LOADS_AT_ONCE, Warmed, warm as warm_keys
 from selaras._core.cache.consistency import AGES_US, Audits, Found, Ledger
-from selaras._core.cache.key import tag_text
 from selaras._core.cache.opening import shown_keys
+from selaras._core.cache.tagging import tag_text, tag_texts
 from selaras._core.durations import format_us
 from selaras._core.errors import SelarasError
 from selaras._core.jobs.failure import Failure
@@ -198,9 +199,11 @@ async def invalidate(
     if tag is not None:
         if len(words) > 1:
             raise Misused(f"--tag {tag} takes one VALUE at most, not {len(words)}")
-        name = tag_text(tag, *words)
+        names = tag_texts(tag, words[0]) if words else (tag_text(tag),)
+        name = names[0]
         _refuse_joined(target, tag)
-        await target.app.tag(tag, *words).invalidate()
+        doubt_tag(target.app.program, name)
+        await target.app.process().cache.invalidate(tags=names)
         said = {"tag": name}
     elif family is not None:
         if target.reference:

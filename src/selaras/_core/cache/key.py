@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Final
 
-from selaras._core.cache.parts import plain_text, shortened
 from selaras._core.errors import ConfigurationError
 
 NAME_MOST: Final = 200
@@ -29,12 +27,6 @@ def family_of(key: str) -> str:
 def parts_of(key: str) -> str:
     """Return the parts in a key's text."""
     return key.rpartition(SEPARATOR)[2]
-
-
-def tag_text(name: str, value: Any = None) -> str:
-    """Return a tag's text: `category:7`, of bounded length; no two (name, value) pairs share one."""
-    checked_name(name, what="tag")
-    return quote(name, safe=" ") if value is None else f"{quote(name, safe=' ')}:{shortened(plain_text(str(value)))}"
 
 
 def checked_name(name: str, *, what: str) -> str:
