@@ -134,6 +134,7 @@ def test_names_of_both_faces_are_the_same() -> None:
 
 
 INSIDE = {
+    "Resource": {"for_threads"},
     "Selaras": {"lifespan", "origin", "process", "program"},
     "Cached": {"at_hand"},
     "Key": {"slot"},

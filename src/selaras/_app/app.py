@@ -210,7 +210,8 @@ class Selaras:
     def resource(self, factory: Callable[[], Any] | None = None, *, scope: Lifetime = "process") -> Any:
         """Declare what is opened at first need and closed with the process (or with the job): a generator function.
 
-        `await db()` is the open one. `with db.override(fake): ...` replaces it.
+        `await db()` is the open one, and `db.sync()` in a thread the same as on the loop of the worker, or of `async with
+        app`. Other loops have each their own. `with db.override(fake): ...` replaces it.
         """
 
         def declare(factory: Callable[[], Any]) -> Resource[Any]:
@@ -297,15 +298,13 @@ class Selaras:
     async def __aenter__(self) -> Self:
         process = self._program.process()
         await process.open()
-        process.users += 1
+        process.enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        process = self._program.process()
-        process.users -= 1
-        await process.close()
+        await self._program.process().leave()
         self._program.registry.forget_places()
 
     @asynccontextmanager

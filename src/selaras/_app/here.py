@@ -11,7 +11,7 @@ from selaras._app.current import CURRENT, CurrentJob
 from selaras._app.declared import TaskSpec
 from selaras._app.lines import Lock
 from selaras._app.program import Program
-from selaras._app.resources import JOB, Opened
+from selaras._app.resources import JOB, Openings
 from selaras._app.writing import Writing
 from selaras._cache.session import session_here
 from selaras._core.signature import Arguments
@@ -37,16 +37,28 @@ async def run_here(program: Program, spec: TaskSpec, arguments: Arguments) -> An
         ):
             writing = await stack.enter_async_context(Writing(program, written, opens))
             fence = fence or writing.fence
-        opened = Opened()
-        stack.push_async_callback(opened.close)
+        job = _Here()
+        stack.push_async_callback(job.openings.close)
         current = CurrentJob(process.new_id(), spec.name, spec.queue, 1, fence, None, _drop)
-        tokens = JOB.set(lambda: opened), CURRENT.set(lambda: current)
+        tokens = JOB.set(job), CURRENT.set(lambda: current)
         try:
             reads = await _read(program, spec, named)
             return await call_body(spec, arguments, reads)
         finally:
             JOB.reset(tokens[0])
             CURRENT.reset(tokens[1])
+
+
+class _Here:
+    """See `RunningJob`."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.openings = Openings(self.loop)
+
+    def opened(self) -> Openings:
+        """See `RunningJob`."""
+        return self.openings
 
 
 def _drop(_progress: bytes) -> None:

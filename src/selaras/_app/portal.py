@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,8 @@ from typing import Any, Final, TypeVar, cast
 from selaras._core.errors import SelarasError
 
 T = TypeVar("T")
+
+_log = logging.getLogger("selaras")
 
 _THREADS_MOST: Final = 1_000
 """Plain loaders may wait for one another, each in a thread; a smaller pool would be a deadlock waiting for load."""
@@ -32,6 +35,7 @@ class Portal:
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(_THREADS_MOST, thread_name_prefix="selaras-blocking"))
         self._closing = False
+        self._ends: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._thread = Thread(target=self._serve, name="selaras-blocking", daemon=True)
         self._thread.start()
 
@@ -70,10 +74,20 @@ class Portal:
                 self._loop.run_forever()
             except BaseException:  # noqa: BLE001, S112 - a task's SystemExit comes out here; its own caller has it
                 continue
+        for end in reversed(self._ends):
+            try:
+                self._loop.run_until_complete(end())
+            except BaseException as error:  # noqa: BLE001 - the others end all the same
+                _log.warning("closing a resource failed: %s: %s", type(error).__name__, error)
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+
+    def at_end(self, loop: asyncio.AbstractEventLoop, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Let the portal run this before it ends, if the loop is its own."""
+        if loop is self._loop:
+            self._ends.append(end)
 
     def close(self) -> None:
         """End the thread, if it can."""
@@ -135,6 +149,13 @@ def wait_for(make: Callable[[], Coroutine[Any, Any, T]], *, keep: bool = False) 
 
 
 _UNSET: Final = object()
+
+
+def at_end(loop: asyncio.AbstractEventLoop, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Let this be run at the program's end if the loop is that of blocking calls, which nobody else ends."""
+    portal = _process.portal
+    if portal is not None:
+        portal.at_end(loop, end)
 
 
 def aio_of(value: Any) -> Any:

@@ -6,20 +6,19 @@ import asyncio
 import logging
 import os
 import socket
-from asyncio import AbstractEventLoop
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from itertools import count
 from threading import Lock
 from typing import Final
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from selaras._app.audits import CacheLog, reader_here
 from selaras._app.ends import Ends
 from selaras._app.once import Interrupted, Once, own
 from selaras._app.registry import Registry
 from selaras._app.relaying import relay
-from selaras._app.resources import Opened
+from selaras._app.resources import Openings
 from selaras._app.settings import Settings
 from selaras._cache.cache import Cache
 from selaras._cache.lineage import Lineage
@@ -161,7 +160,7 @@ class Process:
         self._forgotten: list[Holder] = []  # by the store; they beat on for what is still held under them elsewhere
         self._house_ns = [0] * self.partitions  # when it may be kept again
         self._housekeeping: asyncio.Task[None] | None = None
-        self._resources: WeakKeyDictionary[AbstractEventLoop, Opened] = WeakKeyDictionary()
+        self.openings = Openings()
 
     # -- life
 
@@ -188,15 +187,33 @@ class Process:
         self.cache.open()
         self.opened = True
 
+    def enter(self) -> None:
+        """Use it from the running loop: what threads want is opened there meanwhile."""
+        self.users += 1
+        self.openings.settle()
+
+    async def leave(self) -> None:
+        """End a use by the running loop, and close what is of no use any more."""
+        self.users -= 1
+        try:
+            await self.openings.leave()
+        finally:
+            await self._close_unused()
+
     async def close(self) -> None:
         """Close what the running loop has opened; with the last user the leases, the cache and the store, too."""
-        opened = self._resources.pop(asyncio.get_running_loop(), None)
         try:
-            if opened is not None:
-                await opened.close()
+            await self.openings.close_here()
         finally:
-            if self.users <= 0:
-                await self._close_all()
+            await self._close_unused()
+
+    async def _close_unused(self) -> None:
+        if self.users > 0:
+            return
+        try:
+            await self.openings.close()
+        finally:
+            await self._close_all()
 
     async def _close_all(self) -> None:
         holders = [holder for once in self._holders.values() if (holder := once.value()) is not None]
@@ -322,10 +339,6 @@ class Process:
                 await partition.dismiss(holder.instance.id)
 
     # -- small things
-
-    def resources(self) -> Opened:
-        """Return the resources of the running loop."""
-        return self._resources.setdefault(asyncio.get_running_loop(), Opened())
 
     def new_id(self, home: int = -1) -> str:
         """Return a new id; with `home`, one whose own hash is that partition, so that the id alone finds the job."""

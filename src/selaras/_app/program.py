@@ -36,7 +36,7 @@ class Program:
         self.settings = settings
         self.registry = registry
         self.processes = Processes(self._make_process)
-        self.resources = Resources(lambda: self.process().resources())
+        self.resources = Resources(lambda: self.process().openings)
         self.around_enqueue = tuple(m for m in middleware if _overrides(m, "enqueue"))
         self.around_run = tuple(m for m in middleware if _overrides(m, "run"))
         self.app: object = None

@@ -18,7 +18,7 @@ from selaras._app.info import instant
 from selaras._app.lines import HELD, Hold
 from selaras._app.process import Process
 from selaras._app.program import Program
-from selaras._app.resources import JOB, Opened
+from selaras._app.resources import JOB, Openings
 from selaras._cache.cache import MISSING
 from selaras._cache.family import Slot
 from selaras._cache.session import SESSION, Session
@@ -56,7 +56,8 @@ class AttemptRun(Struct, eq=False):
     report: Callable[[AttemptRun, bytes], None]
     stopping: Stop | None = None
     hold: Hold | None = None
-    _opened: Opened | None = None
+    _loop: asyncio.AbstractEventLoop | None = None  # while its body runs
+    _opened: Openings | None = None
 
     # -- what the body can ask
 
@@ -77,10 +78,16 @@ class AttemptRun(Struct, eq=False):
     def _say(self, data: bytes) -> None:
         self.report(self, data)
 
-    def opened(self) -> Opened:
-        """Make, at first need, what its job-long resources are kept in."""
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """See `RunningJob`."""
+        assert self._loop is not None, "its body runs"
+        return self._loop
+
+    def opened(self) -> Openings:
+        """See `RunningJob`."""
         if self._opened is None:
-            self._opened = Opened()
+            self._opened = Openings(self.loop)
         return self._opened
 
     # -- the run
@@ -125,7 +132,8 @@ class AttemptRun(Struct, eq=False):
         """Make the context of the attempt: it has one of its own, so nothing needs to be undone."""
         SESSION.set(self.session)
         CURRENT.set(self.current)
-        JOB.set(self.opened)
+        JOB.set(self)
+        self._loop = asyncio.get_running_loop()
         claim = self.claim
         if claim.line:
             self.hold = Hold(claim.fence)

@@ -39,6 +39,7 @@ class AppServant:
         self._app = load_app(self._reference)
         process = self._app.process()
         await process.open()
+        process.enter()
         self._host = AppHost(self._app.program, process)
 
     async def serve(self, request: bytes, report: Callable[[bytes], None]) -> bytes:
@@ -70,7 +71,7 @@ class AppServant:
 
     async def close(self) -> None:
         """See `Servant`."""
-        await self._app.close()
+        await self._app.process().leave()
 
 
 _REQUESTS = msgspec.msgpack.Decoder(Request)

@@ -161,15 +161,13 @@ class AppWorker:
             observer=options.get("observer"),
             owns_process=options.get("owns_process", False),
         )
-        process.users += 1
+        process.enter()
         process.workers += 1
         try:
             return await self._worker.run()
         finally:
-            process.users -= 1
             process.workers -= 1
-            if process.users <= 0:
-                await process.close()
+            await process.leave()
 
     def stop(self) -> None:
         """Stop in order: no more claims, what runs may finish within the grace. From any thread."""

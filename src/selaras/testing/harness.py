@@ -73,14 +73,12 @@ class Harness:
 
     async def __aenter__(self) -> Self:
         self._enter()
+        await self._settle()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._blocking:
-            # What the program's own calls have opened is open on their loop.
-            await asyncio.to_thread(wait_for, self._the_process().close)
         await self._leave()
 
     def __enter__(self) -> Self:
@@ -89,6 +87,7 @@ class Harness:
                 "in a coroutine it is `async with harness(app)`: what was opened is closed by awaiting"
             )
         self._enter()
+        wait_for(self._settle)
         return self
 
     def __exit__(
@@ -96,11 +95,14 @@ class Harness:
     ) -> None:
         wait_for(self._leave)
 
+    async def _settle(self) -> None:
+        """Count as a user, so that a loop that ends before the test does not close the store."""
+        self._the_process().enter()
+
     async def _leave(self) -> None:
         process = self._the_process()
         try:
-            process.users -= 1
-            await process.close()
+            await process.leave()
         finally:
             self._undo.close()
 
@@ -110,8 +112,6 @@ class Harness:
         program = self.app.program
         program.registry.complete()
         self._process = Process(self._store, self.clock, self._entropy, program.settings, program.registry)
-        # The harness counts as a user, so that a loop that ends before the test does not close the store.
-        self._process.users += 1
         self._undo.enter_context(program.processes.standing_in(self._process))
         self._undo.enter_context(self._listening())
         self._undo.enter_context(self._here())
@@ -201,7 +201,7 @@ class Harness:
     def override(self, resource: Resource[T] | BlockingResource[T], fake: T) -> None:
         """Let `await resource()` be `fake` until the harness is left; before anything has opened the real one."""
         process = self._the_process()
-        if _loop_runs() and resource.name in process.resources():
+        if process.openings.has(resource.name):
             raise ConfigurationError(f"resource {resource.name!r} is open already: override it before its first use")
         self._undo.enter_context(resource.override(lambda: fake))
 
