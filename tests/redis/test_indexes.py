@@ -29,3 +29,24 @@ async def test_a_job_that_is_cancelled_while_its_parent_elsewhere_runs_is_not_as
     finally:
         await store.close()
         clear_servers()
+
+
+async def test_a_running_job_that_is_written_over_counts_as_failed_and_runs_no_more(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    store = make_store("redis-1", tmp_path, clock, Random(1))
+    await store.open()
+    try:
+        world, home = World(store, clock), store.partitions[0]
+        assert isinstance(home, ForgetfulPartition)
+        worker = await world.worker()
+        await world.enqueue(job(A), job(B))
+        await worker.claims(limit=2)
+
+        home.overwrite("jobs", A)
+        await home.cancel(A, "whoever meets it first")
+
+        (queue,) = await home.queues()
+        assert queue.counts == {"running": 1, "failed": 1}
+    finally:
+        await store.close()
+        clear_servers()
