@@ -61,9 +61,12 @@ class ForgetfulPartition(RedisPartition):
         assert isinstance(found, list)
         return [member for member in map(str, found) if member != "\udcff"]
 
-    def overwrite(self, rows: str, field: str) -> None:
-        """Let somebody else write there."""
-        self._server().call("HSET", self._names.key(self.index, rows), field, "something else")
+    def overwrite(self, rows: str, field: str, written: Callable[[bytes], bytes] = lambda _: b"something else") -> None:
+        """Let somebody else write there. `written`: what, instead of what stood there."""
+        key = self._names.key(self.index, rows)
+        row = self._server().call("HGET", key, field)
+        assert isinstance(row, str), f"nothing stands there: {row}"
+        self._server().call("HSET", key, field, written(row.encode(errors="surrogateescape")))
 
     def lose_memory(self, *, events: int) -> None:
         """Forget the last `events` events and all entries: a new epoch."""

@@ -1,13 +1,19 @@
-"""What is left in the indexes of the Redis store: housekeeping drops in time whoever should not stand there."""
+"""What stands in the rows and indexes of the Redis store: what is counted, what is left, and what somebody else wrote there."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Final
 
+import msgspec
+import pytest
 from tests.clock import VirtualClock
-from tests.conformance.world import A, B, World, after, job
+from tests.conformance.world import A, B, K, World, after, job
 from tests.stores import ForgetfulPartition, clear_servers, make_store
+
+_ENTRY_HEAD: Final = 44
+"""Stamp, position, end, size, the value's id: what of an entry is no MessagePack."""
 
 
 async def test_a_job_that_is_cancelled_while_its_parent_elsewhere_runs_is_not_asked_after_any_more(
@@ -47,6 +53,29 @@ async def test_a_running_job_that_is_written_over_counts_as_failed_and_runs_no_m
 
         (queue,) = await home.queues()
         assert queue.counts == {"running": 1, "failed": 1}
+    finally:
+        await store.close()
+        clear_servers()
+
+
+@pytest.mark.parametrize(
+    "tail", [[7, None, "product"], [7, None, "product", [1]], [7, None, 1, []], [7, "1", "product", []]]
+)
+async def test_an_entry_whose_tags_family_or_version_were_written_over_is_a_miss(
+    tmp_path: Path, tail: list[object]
+) -> None:
+    clock = VirtualClock()
+    store = make_store("redis-1", tmp_path, clock, Random(1))
+    await store.open()
+    try:
+        world, home = World(store, clock), store.partitions[0]
+        assert isinstance(home, ForgetfulPartition)
+        await world.cache(K, family="product")
+
+        home.overwrite("entries", K, lambda row: row[:_ENTRY_HEAD] + msgspec.msgpack.encode(tail))
+        await world.invalidate(tags=("another",))  # from now on its tags and its family are looked at
+
+        assert await world.miss(K)
     finally:
         await store.close()
         clear_servers()
