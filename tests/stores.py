@@ -61,6 +61,10 @@ class ForgetfulPartition(RedisPartition):
         assert isinstance(found, list)
         return [member for member in map(str, found) if member != "\udcff"]
 
+    def stand(self, index: str, member: str) -> None:
+        """Let somebody stand there whom nobody has put there, and first."""
+        self._server().call("ZADD", self._names.key(self.index, index), 1, member)
+
     def overwrite(self, rows: str, field: str, written: Callable[[bytes], bytes] = lambda _: b"something else") -> None:
         """Let somebody else write there. `written`: what, instead of what stood there."""
         key = self._names.key(self.index, rows)

@@ -71,7 +71,7 @@ CONCERNED: Final[dict[str, list[list[str]]]] = {
     "selaras._stores.redis.lua": [
         ["tests/redis/test_redis_agrees.py", *_FREEST, "-k", "agree or redis-1"],
         [*_CONFORMANCE, "-k", "redis-1"],
-        ["tests/redis/test_redis_scripts.py", "tests/redis/test_cells_steps.py", "tests/redis/test_arranging.py"],
+        ["tests/redis/test_redis_scripts.py", "tests/redis/test_rows.py", "tests/redis/test_arranging.py"],
         ["tests/conformance/test_partitions.py", "-k", "redis-4"],
         ["tests/fuzz/test_overwritten_rows.py", "tests/redis/test_whole_app.py"],
     ],

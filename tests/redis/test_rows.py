@@ -79,3 +79,20 @@ async def test_an_entry_whose_tags_family_or_version_were_written_over_is_a_miss
     finally:
         await store.close()
         clear_servers()
+
+
+async def test_what_should_fall_and_does_not_stand_is_forgotten(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    store = make_store("redis-1", tmp_path, clock, Random(1))
+    await store.open()
+    try:
+        world, home = World(store, clock), store.partitions[0]
+        assert isinstance(home, ForgetfulPartition)
+        home.stand("falls", f"0:{len(A)}:{A}{K}")
+
+        await world.tend()
+
+        assert home.members("falls") == []
+    finally:
+        await store.close()
+        clear_servers()
