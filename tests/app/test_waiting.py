@@ -176,6 +176,19 @@ async def test_a_timeout_says_how_the_job_stands_and_what_it_lacks(app: Selaras)
         await later.result(timeout=0.05)
 
 
+async def test_a_timeout_says_that_the_queue_is_paused(app: Selaras) -> None:
+    @app.task(queue="slow lane")
+    async def nobody() -> None: ...
+
+    job = await nobody.enqueue()
+    await app.process().store.partitions[0].pause("slow lane", paused=True)
+
+    with pytest.raises(
+        TimeoutError, match=r"in queue 'slow lane', which is paused; .*: selaras queues resume 'slow lane' --app"
+    ):
+        await job.result(timeout=0.05)
+
+
 def test_a_worker_is_started_with_a_module_that_knows_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wait_core.py").write_text(f"from selaras import Selaras\napp = Selaras('sqlite:///{tmp_path}/a.db')\n")
     task = "@app.task\nasync def {0}() -> None: ...\n"

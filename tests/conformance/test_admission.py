@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.clock import SECOND, START_US
 from tests.conformance.world import LINE, A, B, K, World, after, job, local
@@ -185,3 +187,27 @@ async def test_a_job_whose_parents_have_ended_is_not_blocked(world: World) -> No
 
     assert admission.state is JobState.READY
     assert (await worker.claim()).input == b"from a"
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "delayed": {"delay_us": SECOND},
+    "lined": {"line": LINE},
+    "lined, and writes": {"line": LINE, "writes": (K,)},
+    "unique": {"unique": "u"},
+    "due": {"due_us": START_US + SECOND},
+}
+
+
+@pytest.mark.parametrize("second", SHAPES)
+@pytest.mark.parametrize("first", SHAPES)
+async def test_an_id_that_is_enqueued_twice_in_one_step_is_one_job(world: World, first: str, second: str) -> None:
+    """Each of the two has the way of its own through the store."""
+    others = (job(B, due_us=START_US + SECOND), job("c", unique="c"))
+    batch = (*others, job(A, **SHAPES[first]), job(A, **SHAPES[second]))
+
+    admissions = await world.enqueue(*batch)
+
+    assert [one.created for one in admissions] == [True, True, True, False]
+    assert sum(sum(queue.counts.values()) for queue in await world.home.queues()) == 3
+    assert (await world.record(A)).due_us == START_US + (SECOND if first in ("delayed", "due") else 0)

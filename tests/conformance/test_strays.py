@@ -5,8 +5,9 @@ from __future__ import annotations
 from tests.clock import SECOND, START_US
 from tests.conformance.world import LINE, A, B, World, job
 
-from selaras._contracts.limits import UNROUTABLE_US
+from selaras._contracts.limits import LAID_ASIDE_PER_TURN, UNROUTABLE_US
 from selaras._core.jobs.states import JobEvent, JobState
+from selaras._core.positions import START
 
 NEW = frozenset({"work", "new"})
 
@@ -41,8 +42,43 @@ async def test_a_stray_is_counted_and_tells_since_when(world: World) -> None:
 
     (queue,) = await world.home.queues()
 
-    assert (queue.stray, queue.counts) == (1, {"ready": 1})
+    assert (queue.apart, queue.counts) == (1, {"ready": 1})
     assert (await world.record(A)).strayed_us == START_US
+
+
+async def test_what_a_worker_has_no_room_for_is_passed_by_and_nobody_is_missed_for_it(world: World) -> None:
+    worker = await world.worker(lease_us=2 * UNROUTABLE_US)
+    await world.enqueue(job(A, task="new", priority=1), job(B))
+
+    reply = await worker.turn(full=NEW - {"work"})
+
+    assert ([claim.job for claim in reply.claims], reply.more) == ([B], False)
+    record = await world.record(A)
+    assert (record.state, record.strayed_us) == (JobState.READY, 0)
+    assert (await world.pass_time(UNROUTABLE_US)).unroutable == 0
+    (queue,) = await world.home.queues()
+    assert queue.apart == 1
+
+
+async def test_what_was_passed_by_is_had_in_its_old_order_once_there_is_room(world: World) -> None:
+    worker = await world.worker()
+    await world.enqueue(job(A, task="new", priority=1), job(B), job("c", task="new"))
+    await worker.claims(limit=0, full=NEW - {"work"})
+
+    claims = await worker.claims(tasks=NEW)
+
+    assert [claim.job for claim in claims] == [A, B, "c"]
+    assert [claim.strayed_us for claim in claims] == [0, 0, 0]
+
+
+async def test_a_turn_passes_no_more_by_than_a_bound_and_says_that_it_goes_on(world: World) -> None:
+    worker = await world.worker()
+    await world.home.enqueue([job(f"n{number}", task="new") for number in range(LAID_ASIDE_PER_TURN + 50)], START)
+    await world.enqueue(job(B))
+
+    replies = [await worker.turn(limit=1, full=NEW - {"work"}) for _ in range(2)]
+
+    assert [([claim.job for claim in reply.claims], reply.more) for reply in replies] == [([], True), ([B], False)]
 
 
 async def test_a_stray_that_no_worker_knows_for_long_is_reported_once(world: World) -> None:

@@ -56,7 +56,7 @@ def test_it_says_where_it_works_what_it_runs_and_how_to_stop_it(shell: Shell) ->
         "reprice    async   queue default  writes product, in line of its product",
         "send_mail  thread  queue mail     in line mail:{customer}",
         "product  ttl 5m  local and shared tiers",
-        "at once   7 async, 16 threads",
+        "at once   7 async, 16 threads, 2 child processes",
         "ahead     while there is no room, what the next 50 jobs will read",
         "retries 3, 1s to 5m apart; timeout 10m; results kept 1h, failed jobs 7d",
         "lease     15s, renewed every 5s",

@@ -90,7 +90,7 @@ def test_plain_jobs_need_nothing_that_is_made_when_it_is_asked_for(redis_server:
 
     def turn(number: int, *settlements: Settlement) -> Any:
         settled = packing.settlements_of(settlements, Values())
-        return run("turn", "i", number, number - 1, settled, ("default",), ("t",), 10, True, ())
+        return run("turn", "i", number, number - 1, settled, ("default",), ("t",), 10, True, (), ())
 
     run("greet", FORMAT, 1, 0, "run", 0, -1, False)
     run("enroll", "i", 15_000_000, ("default",), "bell", "i", short=False)

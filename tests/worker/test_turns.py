@@ -220,6 +220,28 @@ async def test_of_plain_functions_no_more_are_claimed_than_there_are_threads() -
         await ground.until_state("9", JobState.SUCCEEDED)
 
 
+async def test_a_mode_that_has_no_room_keeps_no_other_waiting() -> None:
+    """Two slow plain functions, and a hundred behind them, stop no coroutine; and none of them is claimed meanwhile."""
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def wait(run: PlainRun) -> None:
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
+
+    async with working({"t": Task(wait, THREAD), "n": Task(nothing)}, threads=2, concurrency=5) as ground:
+        await ground.enqueue("t", *(f"t{number}" for number in range(100)))
+        await ground.until(lambda: len(ground.host.started) == 2)
+        for number in range(20):
+            await ground.enqueue("n", f"n{number}")
+            await ground.until_state(f"n{number}", JobState.SUCCEEDED, 0.5)
+
+        assert [job for job in ground.host.started if job.startswith("t")] == ["t0", "t1"]
+        await asyncio.sleep(0.4)  # longer than what is claimed ahead may wait
+        assert not [number for number in range(2, 100) if (await ground.job(f"t{number}")).attempt]
+        gate.set()
+        await ground.until_state("t99", JobState.SUCCEEDED)
+
+
 async def test_an_idle_worker_makes_no_turns_and_wakes_at_once() -> None:
     async with working({"n": Task(nothing)}) as ground:
         await ground.enqueue("n", "a")

@@ -146,7 +146,7 @@ def _sum_of(one: QueueStats, other: QueueStats) -> QueueStats:
         # A worker is enrolled in every partition: it is one worker, not one a partition.
         workers=max(one.workers, other.workers),
         oldest_ready_us=min(oldest, default=0),
-        stray=one.stray + other.stray,
+        apart=one.apart + other.apart,
     )
 
 

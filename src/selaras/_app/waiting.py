@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from shlex import quote
 from typing import Any, Final
 
 from selaras._app.current import CURRENT
@@ -216,7 +217,12 @@ async def _tell_if_lonely(program: Program, process: Process, record: JobRecord)
 
 
 async def _lacking(program: Program, process: Process, record: JobRecord) -> str:
-    """Say that nobody can run a job, and what starts who can; "" if somebody can."""
+    """Say that nobody can run a job, and what changes that; "" if somebody can."""
+    for partition in process.store.partitions:
+        if any(queue.name == record.queue and queue.paused for queue in await partition.queues()):
+            return (
+                f"which is paused; go on with: selaras queues resume {quote(record.queue)} --app {program.reference()}"
+            )
     instances = [one for partition in process.store.partitions for one in await partition.instances()]
     serving = [one for one in instances if record.queue in one.queues]
     if any(not one.tasks or record.task in one.tasks for one in serving):
@@ -288,10 +294,9 @@ async def retry_job(program: Program, id: str, home: int) -> None:
         if admission.refusal is Refusal.UNKNOWN_JOB:
             continue
         if admission.refusal is not None:
-            held_by = f": job {admission.id} holds its unique key" if admission.id != id else ""
-            raise SelarasError(
-                f"job {id} is {admission.state.value}, and only a failed job is retried by hand{held_by}"
-            )
+            if admission.id != id:
+                raise SelarasError(f"job {id} cannot be retried while job {admission.id} holds its unique key")
+            raise SelarasError(f"job {id} is {admission.state.value}, and only a failed job is retried by hand")
         await relay(process.store)
         return
     raise _unknown(id)

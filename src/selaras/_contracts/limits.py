@@ -37,6 +37,12 @@ SHUT_FILL_US: Final = 1_000_000
 ORPHAN_US: Final = 30_000_000
 """An intent whose home is elsewhere is asked after when it has stood so long (P17)."""
 
+LAID_ASIDE_PER_TURN: Final = 1_000
+"""A turn that meets so many jobs which its worker cannot have goes on in the next one."""
+
+ASIDE_AT_ONCE: Final = 100
+"""Jobs that a turn looks at together, at least, while its worker has no room for some tasks."""
+
 UNROUTABLE_US: Final = 3_600_000_000
 """A job that no worker knows for so long is reported as unroutable."""
 

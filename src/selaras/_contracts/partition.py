@@ -81,7 +81,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
             flight may arrive in either order.
         acked: all turns up to this one were received or given up: the store forgets them, and does nothing for them.
         queues: those to claim from; () claims nothing.
-        tasks: task names this worker knows; a job of another task is laid aside for workers that know it.
+        tasks: task names this worker knows and has room for; a job of another task is laid aside for workers that do.
+        full: those that it knows and has no room for now: their jobs are laid aside, but nobody is missed for them.
         limit: the most claims wanted.
         idle: when nothing can be claimed, ring this instance's bell for new work in `queues`.
     """
@@ -93,6 +94,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     settlements: tuple[Settlement, ...] = ()
     queues: tuple[str, ...] = ()
     tasks: frozenset[str] = frozenset()
+    full: frozenset[str] = frozenset()
     limit: int = 0
     idle: bool = False
     progress: tuple[tuple[str, int, bytes], ...] = ()
@@ -413,7 +415,7 @@ class QueueStats(Struct, frozen=True, kw_only=True):
         workers: live instances that serve it.
         oldest_ready_us: since when the job that has waited longest can be claimed; one that stood in a line, since it
             was promoted.
-        stray: jobs that lie apart, since no worker here knew their tasks.
+        apart: jobs that were laid aside: a worker did not know their tasks, or had no room for them.
     """
 
     name: str
@@ -421,7 +423,7 @@ class QueueStats(Struct, frozen=True, kw_only=True):
     paused: bool = False
     workers: int = 0
     oldest_ready_us: int = 0
-    stray: int = 0
+    apart: int = 0
 
 
 class CacheStats(Struct, frozen=True, kw_only=True):

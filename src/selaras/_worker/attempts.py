@@ -47,7 +47,7 @@ AGAIN_NS: Final = 200_000_000
 """A body that swallowed a cancel is cancelled again after so long."""
 
 SHARE_LEAST: Final = 0.02
-"""A mode that fewer claims than this have been of does not limit how many are claimed."""
+"""A mode that hardly any claims have been of is taken to be of so many: it may limit how many are claimed, but not by much."""
 
 
 class Home(Protocol):
@@ -150,6 +150,7 @@ class Roster:
         total = sum(counts.values()) or 1
         self._slots = {mode: Slots(slots[mode], counts[mode] / total) for mode in Mode if counts[mode]}
         self._mixed = len(self._slots) > 1
+        self._full: frozenset[Mode] = frozenset()  # modes that were not claimed of lately
         self.running: set[Held] = set()
         self.waiting = 0
         self.requested = 0  # asked for, or on its way here: room that is taken
@@ -169,11 +170,26 @@ class Roster:
             for slots in self._slots.values():
                 return slots.free - len(slots.waiting) + int(slots.ahead(self.per_second)) - self.requested
             return 0
-        room: float = AHEAD_MOST * 2
-        for slots in self._slots.values():
-            if slots.share >= SHARE_LEAST:
-                room = min(room, (slots.free - len(slots.waiting) + slots.ahead(self.per_second)) / slots.share)
-        return int(room) - self.requested
+        rooms = self._rooms()
+        total = sum(share for _, share in rooms.values())
+        return int(min((room * total / share for room, share in rooms.values()), default=0)) - self.requested
+
+    def full(self) -> frozenset[Mode]:
+        """Return the modes that have no room, where others have: to claim of these would keep the others waiting.
+
+        What is placed from here on says nothing of how many claims are theirs.
+        """
+        if self._mixed:
+            self._full = frozenset(self._slots.keys() - self._rooms().keys())
+        return self._full
+
+    def _rooms(self) -> dict[Mode, tuple[float, float]]:
+        """Return the room of each mode that has some, and its share of claims, or what little could be."""
+        rooms = {
+            mode: (slots.free - len(slots.waiting) + slots.ahead(self.per_second), max(slots.share, SHARE_LEAST))
+            for mode, slots in self._slots.items()
+        }
+        return {mode: each for mode, each in rooms.items() if each[0] >= 1}
 
     def measure(self) -> None:
         """Take the rate at which bodies end; called at each turn."""
@@ -208,9 +224,11 @@ class Roster:
         return slots
 
     def _note_mix(self, batch: list[Held]) -> None:
-        for mode, slots in self._slots.items():
+        asked = [mode for mode in self._slots if mode not in self._full]
+        theirs = max(SHARE_LEAST, sum(self._slots[mode].share for mode in asked))
+        for mode in asked:
             share = sum(1 for held in batch if held.mode is mode) / len(batch)
-            slots.share = 0.7 * slots.share + 0.3 * share
+            self._slots[mode].share = 0.7 * self._slots[mode].share + 0.3 * share * theirs
 
     def _start(self, held: Held) -> None:
         if not self.running:

@@ -29,7 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from selaras._contracts.clock import Clock, Entropy
-from selaras._contracts.host import Host, Stop
+from selaras._contracts.host import Host, Mode, Stop
 from selaras._contracts.observer import Observer
 from selaras._contracts.partition import HeartbeatReply, Partition, TurnReply, TurnRequest
 from selaras._core.errors import StoreUnavailable
@@ -140,6 +140,7 @@ class Turner:
         self._partition = partition
         self._instance = instance
         self._tasks = frozenset(crew.host.tasks)
+        self._of_modes: dict[frozenset[Mode], frozenset[str]] = {frozenset(): frozenset()}
         self._sharers = sharers
         self._on_lost = on_lost
         self._on_outbox = on_outbox
@@ -311,6 +312,13 @@ class Turner:
             return 0
         return room if self._crew.partitions == 1 else -(-room // max(1, self._sharers()))
 
+    def _tasks_of(self, modes: frozenset[Mode]) -> frozenset[str]:
+        tasks = self._of_modes.get(modes)
+        if tasks is None:
+            tasks = frozenset(task for task, mode in self._crew.host.tasks.items() if mode in modes)
+            self._of_modes[modes] = tasks
+        return tasks
+
     def _is_worth_a_turn(self, claims: int) -> bool:
         if self._failing or len(self._in_flight) >= IN_FLIGHT_MOST:
             return False
@@ -330,6 +338,7 @@ class Turner:
         self._roster.measure()
         self._roster.requested += claims
         self._number += 1
+        full = self._tasks_of(self._roster.full()) if claims else frozenset[str]()
         settlements, ended = tuple(self._pending[:SETTLE_MOST]), tuple(self._ended[:SETTLE_MOST])
         del self._pending[:SETTLE_MOST], self._ended[:SETTLE_MOST]
         request = TurnRequest(
@@ -339,7 +348,8 @@ class Turner:
             acked=self._acked,
             settlements=settlements,
             queues=self._crew.queues if claims else (),
-            tasks=self._tasks,
+            tasks=self._tasks - full if full else self._tasks,
+            full=full,
             limit=claims,
             idle=claims > 0,
             progress=self._progress,

@@ -132,7 +132,7 @@ def _family(spec: FamilySpec, settings: Settings) -> tuple[str, ...]:
 
 
 def _room(settings: Settings, fleet: int) -> str:
-    each = f"{settings.concurrency} async, {settings.threads} threads"
+    each = f"{settings.concurrency} async, {settings.threads} threads, {settings.children} child processes"
     return f"{fleet} processes of {each}" if fleet > 1 else each
 
 

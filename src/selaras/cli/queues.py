@@ -110,8 +110,8 @@ def _row(queue: QueueStats, now_us: int) -> tuple[str, ...]:
 
 def _notes(queue: QueueStats) -> list[str]:
     notes = ["paused"] if queue.paused else []
-    if queue.stray:
-        notes.append(f"{queue.stray} of tasks that no worker knows")
+    if queue.apart:
+        notes.append(f"{queue.apart} laid aside: of tasks that a worker does not know, or has no room for")
     return notes
 
 
@@ -128,6 +128,6 @@ def _record(queue: QueueStats) -> dict[str, Any]:
         "paused": queue.paused,
         "workers": queue.workers,
         "oldest_ready": instant_json(queue.oldest_ready_us),
-        "unroutable": queue.stray,
+        "apart": queue.apart,
         "counts": {state.value: queue.counts.get(state.value, 0) for state in JobState},
     }

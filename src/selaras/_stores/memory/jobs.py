@@ -11,6 +11,7 @@ from msgspec import structs
 from selaras._contracts.limits import (
     HISTORY_MOST,
     INTENT_GRACE_US,
+    LAID_ASIDE_PER_TURN,
     LOCK_ACCEPT_US,
     ORPHAN_US,
     TOLD_PER_STEP,
@@ -80,7 +81,7 @@ class Row:
     place: int = 0  # order of becoming ready
     ready_us: int = 0
     joined: int = 0  # order in its line; 0: it will join at the tail
-    stray: bool = False
+    is_apart: bool = False
     strayed_us: int = 0
     attempt: int = 0
     lost: int = 0
@@ -107,8 +108,8 @@ class Row:
 
     @property
     def lane(self) -> tuple[str, str]:
-        """Where it lies while it is ready: its queue, and its task once a worker did not know it."""
-        return self.new.queue, self.new.task if self.stray else ""
+        """Where it lies while it is ready: its queue, and its task once it was laid aside."""
+        return self.new.queue, self.new.task if self.is_apart else ""
 
 
 @dataclass(slots=True)
@@ -162,6 +163,7 @@ class Jobs:
         self._told = 0  # dependents, by this verb
         self._is_telling = False
         self.directory: dict[str, tuple[str, int]] = {}  # name -> the job that holds it, and its home (P22)
+        self._laid_aside = 0  # by this turn
         self.paused: set[str] = set()
         self.holders: dict[str, Leaseholder] = {}
         self.effects: list[AnyEffect] = []
@@ -213,7 +215,7 @@ class Jobs:
             return Admission(twin.id, twin.state, created=False)
         self._leave(twin, now)
         twin.new = structs.replace(new, id=twin.id)
-        twin.state, twin.joined, twin.stray, twin.strayed_us = JobState.BLOCKED, 0, False, 0
+        twin.state, twin.joined, twin.is_apart, twin.strayed_us = JobState.BLOCKED, 0, False, 0
         self._begin(twin, now)
         return Admission(twin.id, twin.state, created=False, replaced=True)
 
@@ -332,8 +334,17 @@ class Jobs:
 
     # -- claims
 
-    def claimable(self, queues: Iterable[str], tasks: frozenset[str]) -> Row | None:
-        """Return the next job a worker may have; lay aside those whose task it does not know."""
+    def begin_turn(self) -> None:
+        """Lay aside anew."""
+        self._laid_aside = 0
+
+    @property
+    def is_passing_by(self) -> bool:
+        """This turn has laid aside as many jobs as it may: there may be others behind."""
+        return self._laid_aside == LAID_ASIDE_PER_TURN
+
+    def claimable(self, queues: Iterable[str], tasks: frozenset[str], full: frozenset[str]) -> Row | None:
+        """Return the next job a worker may have; lay aside those of other tasks, as many as one turn may."""
         lanes = self._lanes_of(queues, tasks)
         while True:
             heads = [self.lanes[lane][0] for lane in lanes if lane in self.lanes]
@@ -342,7 +353,10 @@ class Jobs:
             row = self.rows[min(heads)[2]]
             if row.new.task in tasks:
                 return row
-            self._lay_aside(row)
+            if self.is_passing_by:
+                return None
+            self._laid_aside += 1
+            self._lay_aside(row, is_known=row.new.task in full)
 
     def peek(self, queues: Iterable[str], tasks: frozenset[str], limit: int) -> list[Waiting]:
         """Look at the jobs that a worker may have next."""
@@ -362,9 +376,11 @@ class Jobs:
             for task in ("", *sorted(tasks))
         ]
 
-    def _lay_aside(self, row: Row) -> None:
+    def _lay_aside(self, row: Row, *, is_known: bool) -> None:
         self._unready(row)
-        row.stray, row.strayed_us = True, row.strayed_us or row.ready_us
+        row.is_apart = True
+        if not is_known:
+            row.strayed_us = row.strayed_us or row.ready_us
         insort(self.lanes.setdefault(row.lane, []), _in_lane(row))
 
     def claim(self, row: Row, instance: str, turn: int, now: int) -> Claim:
@@ -402,7 +418,7 @@ class Jobs:
         row.attempt += 1
         row.fence, row.instance, row.turn = self._next_fence(), instance, turn
         row.started_us, row.progress = now, None
-        row.stray = False
+        row.is_apart = False
         if row.new.line:
             line = self.line(row.new.line)
             if _in_line(row) in line.members:
@@ -964,7 +980,8 @@ class Jobs:
         return [
             row
             for row in self.open.values()
-            if row.stray
+            if row.is_apart
+            and row.strayed_us
             and row.state is JobState.READY
             and row.strayed_us + UNROUTABLE_US <= now
             and not row.reason.startswith("unroutable")

@@ -101,6 +101,7 @@ class MemoryPartition:
             if holder is None:
                 settled = self._settle(request.instance, request.settlements, now)
                 return TurnReply(news=self._log.news(request.since), enrolled=False, settled=settled)
+            self._jobs.begin_turn()
             holder.acked = max(holder.acked, request.acked)
             holder.replies = {number: reply for number, reply in holder.replies.items() if number > holder.acked}
             if request.number > holder.acked and request.number not in holder.replies:
@@ -111,7 +112,8 @@ class MemoryPartition:
                 holder.replies[request.number] = settled, self._claim(request, now)
             settled, claimed = holder.replies.get(request.number, ((), ()))
             claims = tuple(one for one in claimed if self._jobs.holds(request.instance, one.job, one.fence))
-            more = self._jobs.claimable(request.queues, request.tasks) is not None or self._jobs.is_telling_left
+            more = self._jobs.claimable(request.queues, request.tasks, request.full) is not None
+            more = more or self._jobs.is_telling_left or self._jobs.is_passing_by
             if more:
                 self._jobs.woken.extend(request.queues)
             holder.idle = ()
@@ -130,7 +132,7 @@ class MemoryPartition:
     def _claim(self, request: TurnRequest, now: int) -> tuple[Claim, ...]:
         claims: list[Claim] = []
         while len(claims) < request.limit:
-            row = self._jobs.claimable(request.queues, request.tasks)
+            row = self._jobs.claimable(request.queues, request.tasks, request.full)
             if row is None:
                 break
             if 0 < row.expires_us <= now:
@@ -428,7 +430,7 @@ class MemoryPartition:
             paused=name in self._jobs.paused,
             workers=sum(name in instance.queues for instance in instances),
             oldest_ready_us=min((row.ready_us for row in first.values()), default=0),
-            stray=sum(row.stray for row in ready),
+            apart=sum(row.is_apart for row in ready),
         )
 
     async def instances(self) -> tuple[Instance, ...]:

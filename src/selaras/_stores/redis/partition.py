@@ -152,6 +152,7 @@ class RedisPartition:
             request.limit,
             request.idle,
             [word for job, fence, progress in request.progress for word in (job, hex_of(fence), raw(progress))],
+            tuple(request.full),
         )
         reply = await self._ask("turn", asked, request.since, repeats=True)
         self.cells.keep(puts, reply[0])
@@ -409,11 +410,11 @@ class RedisPartition:
             if state is not None and (many := _number(jobs)):
                 counts.setdefault(field[1:].decode(errors="replace"), {})[state] = many
         oldest: dict[str, int] = {}
-        stray: dict[str, int] = {}
+        apart: dict[str, int] = {}
         for queue_, task, jobs, ready_us in lanes:
             queue = queue_.decode(errors="replace")
             oldest[queue] = min(ready_us, oldest.get(queue, ready_us))
-            stray[queue] = stray.get(queue, 0) + (jobs if task else 0)
+            apart[queue] = apart.get(queue, 0) + (jobs if task else 0)
         workers: dict[str, int] = {}
         paused: set[str] = set()
         for field, value in _pairs(served):
@@ -432,7 +433,7 @@ class RedisPartition:
                     paused=name in paused,
                     workers=workers.get(name, 0),
                     oldest_ready_us=oldest.get(name, 0),
-                    stray=stray.get(name, 0),
+                    apart=apart.get(name, 0),
                 )
                 for name in sorted(counts.keys() | paused | workers.keys())
             ]

@@ -148,7 +148,7 @@ class Row(Struct, frozen=True, array_like=True):
     place: int = 0  # order of becoming ready
     ready_us: int = 0
     joined: int = 0  # order in its line; 0: it will join at the tail
-    is_stray: bool = False
+    is_apart: bool = False
     strayed_us: int = 0
     lost: int = 0
     asker: str = ""  # the instance that asked for this scope or lock

@@ -107,12 +107,12 @@ def queues(con: Connection) -> tuple[QueueStats, ...]:
     """Count every queue that has jobs, workers or a pause: no waiting job and no job that is over is read."""
     counts: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}
-    stray: dict[str, int] = {}
+    apart: dict[str, int] = {}
     for queue, task, count, ready_us in con.execute(READY):
         mine = counts.setdefault(queue, {})
         mine[_READY] = mine.get(_READY, 0) + count
         oldest[queue] = min(ready_us, oldest.get(queue, ready_us))
-        stray[queue] = stray.get(queue, 0) + (count if task else 0)
+        apart[queue] = apart.get(queue, 0) + (count if task else 0)
     for statement in (RUNNING, OTHERS):
         for queue, state, count in con.execute(statement):
             counts.setdefault(queue, {})[_NAMES[state]] = count
@@ -126,7 +126,7 @@ def queues(con: Connection) -> tuple[QueueStats, ...]:
             paused=name in paused,
             workers=served.count(name),
             oldest_ready_us=oldest.get(name, 0),
-            stray=stray.get(name, 0),
+            apart=apart.get(name, 0),
         )
         for name in sorted(with_jobs | paused | set(served))
     )

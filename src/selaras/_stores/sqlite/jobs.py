@@ -90,7 +90,7 @@ RUNNING: Final = (
 OFFERS: Final = f"SELECT id FROM jobs WHERE {IS_LOCK_OFFER} AND ready_us <= ? ORDER BY number"
 UNROUTABLE: Final = """
     SELECT j.id FROM lanes AS l CROSS JOIN ready AS w ON w.lane = l.code CROSS JOIN jobs AS j ON j.number = w.number
-    WHERE l.task <> '' AND j.strayed_us <= ? AND substr(j.reason, 1, 10) <> 'unroutable'
+    WHERE l.task <> '' AND j.strayed_us > 0 AND j.strayed_us <= ? AND substr(j.reason, 1, 10) <> 'unroutable'
 """
 ASKED: Final = "SELECT id FROM jobs WHERE asker = ? AND asker <> '' AND created_us < ? ORDER BY number"
 FAR: Final = "SELECT id FROM jobs WHERE registered_us > 0 AND registered_us <= ? ORDER BY registered_us, number LIMIT ?"

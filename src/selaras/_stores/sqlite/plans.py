@@ -16,6 +16,7 @@ HOT: Final = {
     "differ": short.DIFFER,
     "leave": short.LEAVE,
     "lay aside": short.LAY_ASIDE,
+    "lay aside, known": short.LAY_ASIDE_KNOWN,
     "enter lane": short.ENTER,
     "leave lane": lanes.LEAVE_LANE,
     "job": rows.BY_ID,

@@ -50,6 +50,7 @@ LAY_ASIDE: Final = f"""
         (SELECT ready_us FROM lines WHERE name = jobs.line AND head = jobs.id), ready_us
     )) WHERE number = ?
 """
+LAY_ASIDE_KNOWN: Final = f"UPDATE jobs SET lane = task, way = {OTHER} WHERE number = ?"
 SUCCEED: Final = f"""
     INSERT INTO ends (number, fence, started_us, ended_us, keep_until_us, reason, error, result)
     SELECT r.number, r.fence, r.started_us, ?, ? + j.result_ttl_us, ?, ?, ?
@@ -163,14 +164,15 @@ class ShortWay:
         found.sort(key=lambda row: (-row[4], row[5]))
         return found[:most]
 
-    def lay_aside(self, strangers: Sequence[Candidate]) -> None:
-        """No worker here knows their tasks: they wait apart for one that does."""
+    def lay_aside(self, others: Sequence[Candidate], full: frozenset[str]) -> None:
+        """This worker does not know their tasks, or, if they are among the `full`, has no room: they wait apart."""
         self._table.flush()
         lane = self._table.lanes.code
-        self._table.drop([row[1] for row in strangers])
-        self._con.executemany(LAY_ASIDE, [(row[0],) for row in strangers])
-        self._con.executemany(LEAVE_LANE, [(row[6], row[4], row[5]) for row in strangers])
-        self._con.executemany(ENTER_LANE, [(lane(row[10], row[2]), row[4], row[5], row[0]) for row in strangers])
+        self._table.drop([row[1] for row in others])
+        self._con.executemany(LAY_ASIDE, [(row[0],) for row in others if row[2] not in full])
+        self._con.executemany(LAY_ASIDE_KNOWN, [(row[0],) for row in others if row[2] in full])
+        self._con.executemany(LEAVE_LANE, [(row[6], row[4], row[5]) for row in others])
+        self._con.executemany(ENTER_LANE, [(lane(row[10], row[2]), row[4], row[5], row[0]) for row in others])
 
     def lined(self, found: Sequence[Candidate]) -> dict[int, Rest]:
         """Return, by their numbers, what the lined ones of those found write, if they may be claimed the short way.

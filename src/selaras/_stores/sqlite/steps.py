@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, structs
 
-from selaras._contracts.limits import DUE_PER_TURN, ORPHAN_US, reap_grace_us
+from selaras._contracts.limits import ASIDE_AT_ONCE, DUE_PER_TURN, LAID_ASIDE_PER_TURN, ORPHAN_US, reap_grace_us
 from selaras._contracts.partition import (
     Admit,
     AnyEffect,
@@ -145,6 +145,7 @@ class Steps:
         self._jobs = Jobs(con, self._log, self._cells, self._table, lines, file.index, file.partitions)
         self._short = ShortWay(con, self._log, self._cells, self._table, lines, self._jobs)
         self._version = -1  # tells whether another connection has written
+        self._aside = 0  # jobs that this turn has laid aside
         self.rings: list[str] = []
 
     # -- the transaction
@@ -250,13 +251,14 @@ class Steps:
     def _claim(self, request: TurnRequest, holder: int, now: int, *, limit: int) -> tuple[list[Taken], bool]:
         """Claim up to `limit` jobs: plain ones as (row, fence). Returns them, and whether more could be claimed."""
         taken: list[Taken] = []
+        self._aside = 0
         self._table.flush_ready()
         lanes = self._short.lanes(request.queues, request.tasks)
         while lanes:
-            most = limit - len(taken) + 1
+            most = max(limit - len(taken) + 1, ASIDE_AT_ONCE if request.full else 0)
             found = self._short.candidates(lanes, most)
             done = self._take(found, taken, request, holder, now, limit=limit)
-            if done:
+            if done or self._aside >= LAID_ASIDE_PER_TURN:
                 return taken, True
             if len(found) < most and done is not None:
                 return taken, False
@@ -276,7 +278,7 @@ class Steps:
         """Take what was found, in order. Returns True: more is left; None: what comes next must be looked up again."""
         jobs, instance, turn, tasks = self._jobs, request.instance, request.number, request.tasks
         short: list[tuple[Candidate, int]] = []
-        unknown: list[Candidate] = []
+        others: list[Candidate] = []
         up_to: dict[tuple[int, int], int] = {}  # (lane, priority) -> the last place that was taken
         late: Candidate | None = None
         left = False
@@ -285,7 +287,7 @@ class Steps:
         lined = self._short.lined(found[:room])
         for row in found:
             if row[2] not in tasks:
-                unknown.append(row)
+                others.append(row)
                 continue
             if not room:
                 left = True
@@ -305,8 +307,9 @@ class Steps:
                 taken.append(claim)
             else:
                 taken.append(jobs.claim(self._table.taken_from_lane(row[1]), instance, holder, turn, now))
-        if unknown:
-            self._short.lay_aside(unknown)
+        if others:
+            self._aside += len(others)
+            self._short.lay_aside(others, request.full)
         if short:
             self._short.take(short, holder, turn, now)
         self._short.clear_lanes(up_to)

@@ -215,7 +215,7 @@ end
 
 local function in_lane(row)
     local lane = row.profile.lane
-    if row[ROW.is_stray] then
+    if row[ROW.is_apart] then
         lane = lane_of(row.profile[PROFILE.queue], row.profile[PROFILE.task])
     end
     return lane .. row.profile.rank .. struct.pack('>I8', row[ROW.place]) .. row.flag .. row.id
@@ -291,7 +291,7 @@ local function move(row, event, state)
     elseif was == STATE.BLOCKED and row[ROW.registered_us] > 0 then
         far:drop(row.number8 .. row.id)
     elseif was == STATE.READY then
-        if row[ROW.is_stray] then
+        if row[ROW.is_apart] then
             strays:drop(row.number8 .. row.id)
         end
         if row.profile[PROFILE.kind] == KIND.LOCK then
@@ -642,7 +642,7 @@ local function make_ready(row, event)
         end
     else
         ready:add(in_lane(row))
-        if row[ROW.is_stray] and text(row[ROW.reason], 1, 10) ~= 'unroutable' then
+        if row[ROW.is_apart] and row[ROW.strayed_us] > 0 and text(row[ROW.reason], 1, 10) ~= 'unroutable' then
             strays:add(row.number8 .. row.id, row[ROW.strayed_us])
         end
     end
@@ -1057,7 +1057,7 @@ local function admit(id, blob)
             take_ticket(twin, ticket_of('s', twin.created, 0, twin.number, blob))
             tickets:set(twin.id, twin.ticket)
             count_jobs(twin.profile[PROFILE.queue], STATE.BLOCKED, 1)
-            twin[ROW.state], twin[ROW.joined], twin[ROW.is_stray], twin[ROW.strayed_us] = STATE.BLOCKED, 0, false, 0
+            twin[ROW.state], twin[ROW.joined], twin[ROW.is_apart], twin[ROW.strayed_us] = STATE.BLOCKED, 0, false, 0
             begin(twin)
             return admission(twin.id, twin, false, true)
         end
@@ -1088,7 +1088,7 @@ local function take(row, instance, turn)
     move(row, EVENT.CLAIM, STATE.RUNNING)
     row[ROW.attempt] = row[ROW.attempt] + 1
     row[ROW.fence], row[ROW.instance], row[ROW.turn] = next_counter(), instance, turn
-    row[ROW.started_us], row[ROW.progress], row[ROW.is_stray], row[ROW.has_planted] = NOW, false, false, false
+    row[ROW.started_us], row[ROW.progress], row[ROW.is_apart], row[ROW.has_planted] = NOW, false, false, false
     local name = row.extra[EXTRA.line]
     if name ~= '' then
         local line = line_of(name)
@@ -1127,16 +1127,17 @@ local function claim(row, instance, turn)
     return claim_of(row, preimages)
 end
 
-local function lay_aside(row)
+-- Lets a job wait apart that this worker cannot have: it does not know its task, or, if it is known, has no room for it.
+local function lay_aside(row, is_known)
     touch(row)
     leave_lane(row)
     strays:drop(row.number8 .. row.id)
-    row[ROW.is_stray] = true
-    if row[ROW.strayed_us] == 0 then
+    row[ROW.is_apart] = true
+    if row[ROW.strayed_us] == 0 and not is_known then
         row[ROW.strayed_us] = row[ROW.ready_us]
     end
     ready:add(in_lane(row))
-    if text(row[ROW.reason], 1, 10) ~= 'unroutable' then
+    if row[ROW.strayed_us] > 0 and text(row[ROW.reason], 1, 10) ~= 'unroutable' then
         strays:add(row.number8 .. row.id, row[ROW.strayed_us])
     end
 end

@@ -45,9 +45,7 @@ local function admit_plain(delay_us, head, jobs, admissions)
             number = number + step
             admitted = admitted + 1
             count_success(admissions)
-            if rows[id] == false then
-                rows[id], tickets.rows[id] = nil, nil
-            end
+            rows[id], tickets.rows[id] = nil, nil -- that it was not there is not true any more
         end
     end
     M.numbers = number
@@ -273,7 +271,7 @@ end
 
 -- == claims
 
--- Returns the lanes from which a worker of these tasks may claim: of each queue the one for all, and those of strays.
+-- Returns the lanes from which a worker of these tasks may claim: of each queue the one for all, and those of what was laid aside.
 local function lanes_for(names, tasks)
     local lanes = {}
     for _, queue in ipairs((each_once(names))) do
@@ -304,7 +302,7 @@ local function lanes_for(names, tasks)
     return lanes
 end
 
--- Returns what comes next in a queue, and how long its lane's name is; nil: there are strays in it.
+-- Returns what comes next in a queue, and how long its lane's name is; nil: some of it was laid aside.
 local function next_in_one(queue, most)
     local lane = lane_of(queue, '')
     local upper = '(' .. text(lane, 1, -3) .. '\255'
@@ -385,16 +383,16 @@ local function take_lined(id, fence, profile, ticket, its)
 end
 
 -- Claims up to `limit` jobs. Returns what is told of them, (job, fence, ...), pre-images, and whether more could be had.
-local function claim_all(instance, turn, names, tasks, limit)
+local function claim_all(instance, turn, names, tasks, full, limit)
     local claims, taken, preimages = {}, {}, {}
     if #names == 0 then
         return claims, taken, preimages, false
     end
     local commons = { p = {}, l = {} } -- flag, profile -> what rows of one claim have in common
-    local left = limit
+    local left, aside = limit, 0
     while true do
         ready:flush()
-        local most = math.min(left + 1, 1000)
+        local most = math.min(math.max(left + 1, next(full) and LIMIT.ASIDE_AT_ONCE or 0), 1000)
         local found, sizes
         if #names == 1 and not is_paused(names[1]) then
             found, sizes = next_in_one(names[1], most)
@@ -455,7 +453,8 @@ local function claim_all(instance, turn, names, tasks, limit)
                 damage('ready') -- it is not there where it stands
                 ready:drop(member)
             elseif not tasks[profile[PROFILE.task]] then
-                lay_aside(row or get_row(id))
+                aside = aside + 1
+                lay_aside(row or get_row(id), full[profile[PROFILE.task]])
             elseif left == 0 then
                 outcome = 'more'
                 break
@@ -504,6 +503,9 @@ local function claim_all(instance, turn, names, tasks, limit)
             end
         end
         write_plain()
+        if aside >= LIMIT.LAID_ASIDE_PER_TURN then
+            outcome = 'more'
+        end
         if outcome == 'more' or (not outcome and #found < most) then
             for _, its in pairs(commons) do
                 for profile, common in pairs(its) do

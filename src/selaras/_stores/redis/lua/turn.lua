@@ -1,6 +1,6 @@
 -- turn: settles what has ended, lets go on whose time has come, claims, and tells the news (L2, L9)
 -- uses: log, rows, cells, jobs, plain
--- arguments: instance, number, acked, settlements, queues, tasks, limit, idle, progress (job, fence, data, ...)
+-- arguments: instance, number, acked, settlements, queues, tasks, limit, idle, progress (job, fence, data, ...), full
 -- keys: none
 -- cost: O(log N) a job that is settled, let go on or claimed, and O(M) for M keys, children and dependents of it
 -- promise: atomic; a repeat of a number does nothing again
@@ -39,10 +39,15 @@ if not holder[HOLDER.queues][1] then
     holder[HOLDER.queues] = REQ[5] -- as it enrolled, before it was mended
 end
 
-local tasks = {}
-for _, task in ipairs(REQ[6]) do
-    tasks[task] = true
+local function set_of(names)
+    local set = {}
+    for _, name in ipairs(names) do
+        set[name] = true
+    end
+    return set
 end
+
+local tasks, full = set_of(REQ[6]), set_of(REQ[10])
 local field = turn_field(instance, number)
 local settled, claims, position, more = NOTHING, NOTHING, M.position, false
 local kept = number > acked and number <= last and turns:get(field)
@@ -55,7 +60,7 @@ if kept then
     settled, position = kept[TOLD.settled], kept[TOLD.position]
     claims = claims_again(instance, kept)
     local _
-    _, _, _, more = claim_all(instance, number, REQ[5], tasks, 0)
+    _, _, _, more = claim_all(instance, number, REQ[5], tasks, full, 0)
 elseif number > acked then
     settled = settle_all(instance, REQ[4])
     local progress = REQ[9]
@@ -71,7 +76,7 @@ elseif number > acked then
         tell_on(true)
     end
     local taken, preimages
-    claims, taken, preimages, more = claim_all(instance, number, REQ[5], tasks, REQ[7])
+    claims, taken, preimages, more = claim_all(instance, number, REQ[5], tasks, full, REQ[7])
     position = M.position
     if #taken == 0 and (#settled == 0 or (#settled == 1 and type(settled[1]) == 'number')) then
         short[#short + 1], short[#short + 2] = number, settled[1] or 0
@@ -85,7 +90,7 @@ elseif number > acked then
     last = math.max(last, number)
 else
     local _
-    _, _, _, more = claim_all(instance, number, REQ[5], tasks, 0)
+    _, _, _, more = claim_all(instance, number, REQ[5], tasks, full, 0)
 end
 more = more or M.tellings > 0
 if more then
