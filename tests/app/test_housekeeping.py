@@ -137,6 +137,50 @@ async def test_intents_whose_homes_know_nothing_of_them_are_asked_after(clock: V
         assert intent.until_us > 0  # it stands a grace, then falls
 
 
+@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("lives", ["on", "for one read"])
+async def test_readers_that_meet_what_a_killed_process_wrote_end_it(
+    clock: VirtualClock, partitions: int, lives: str
+) -> None:
+    """With no worker: as soon as its lease, the time between two looks and the grace of its intents are over."""
+    app = Selaras("memory://")
+
+    @app.cached(ttl=300)
+    async def price(id: int) -> int:
+        return id
+
+    entropy = Random(1)
+    store: Any = MemoryStore(clock, partitions=partitions, entropy=entropy)
+
+    def process() -> Process:
+        return Process(store, clock, entropy, app.settings, app.registry)
+
+    async def write() -> None:
+        await price.key(1).writing().__aenter__()
+
+    with app.program.processes.standing_in(killed := process()):
+        await asyncio.create_task(write())
+        holder = await killed.holder(app.settings.lease)
+        await asyncio.to_thread(holder.heart.stop)
+    with app.program.processes.standing_in(process()):
+        async with app:
+            await idle()
+            tiers: list[str] = []
+            for _ in range(80):
+                if lives == "on":
+                    tiers.append((await price.key(1).read()).tier)
+                else:
+                    with app.program.processes.standing_in(process()):
+                        async with app:
+                            tiers.append((await price.key(1).read()).tier)
+                await idle()
+                clock.advance(SECOND)
+                await idle()
+
+    stood = tiers.index("shared" if "shared" in tiers else "local")
+    assert 15 <= stood <= 15 + 5 + 7.5 + 5 + 30 + 5
+
+
 async def test_what_waits_in_an_outbox_is_delivered(clock: VirtualClock) -> None:
     """As after a producer that was killed before it could."""
     app = Selaras("memory://")

@@ -51,6 +51,9 @@ would expire jobs, end what killed processes held, trim logs and drop values who
 HOUSE_SPREAD: Final = 0.5
 """Processes do not keep house in step."""
 
+MET_EVERY_NS: Final = 5_000_000_000
+"""One whose readers meet write intents keeps house so often: a holder that was killed would keep them off their caches longer."""
+
 HOUSE_ROUNDS: Final = 20
 """So often a round goes on at once because more waits."""
 
@@ -146,6 +149,7 @@ class Process:
             shelf=shelf,
             owner=owner,
             families=lambda: [spec.family for spec in registry.families.values()],
+            met=self._met_an_intent,
         )
         store.listen(self.cache.grown)
         self.partitions = len(store.partitions)
@@ -161,6 +165,8 @@ class Process:
         self._house_ns = [0] * self.partitions  # when it may be kept again
         self._housekeeping: asyncio.Task[None] | None = None
         self.openings = Openings()
+        self._met_ns = 0  # when a reader that meets an intent may ask for it again
+        self._asked: asyncio.Task[None] | None = None
 
     # -- life
 
@@ -227,10 +233,17 @@ class Process:
         if housekeeping is not None and not housekeeping.get_loop().is_closed():
             housekeeping.get_loop().call_soon_threadsafe(housekeeping.cancel)
         if self.opened:
+            await self._end_asked()
             await self._publish()
             self.opened, self._opening = False, None
             await self.cache.close()
             await self.store.close()
+
+    async def _end_asked(self) -> None:
+        """Let the housekeeping that a reader asked for end: a process may live for one read only, and so the next."""
+        asked, self._asked = self._asked, None
+        if asked is not None and asked.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([asked], timeout=_PUBLISH_S)
 
     async def _publish(self) -> None:
         """Leave what was measured for others; a store that is away does not hold up the end."""
@@ -310,17 +323,29 @@ class Process:
         """Tend all partitions now and then, while no worker of this process does."""
         while True:
             await self.clock.sleep(HOUSE_EVERY_S * (1 + HOUSE_SPREAD * self.entropy.random()))
-            if self.workers:
-                continue
-            for partition in range(self.partitions):
-                try:
-                    rounds = 1
-                    while await self._tend(partition) and rounds < HOUSE_ROUNDS:
-                        rounds += 1
-                except StoreUnavailable:  # whoever wants something of it will say so
-                    pass
-                except Exception as error:  # noqa: BLE001 - it must not end
-                    _log.warning("housekeeping in %s failed: %s: %s", self.store.url, type(error).__name__, error)
+            if not self.workers:
+                await self._tend_all()
+
+    def _met_an_intent(self) -> None:
+        """A reader passes its cache because somebody writes: it may be that nobody does any more, and nobody else looks.
+
+        All partitions are looked after: what holds an intent here may have its home elsewhere.
+        """
+        now = self.clock.instant_ns()
+        if now >= self._met_ns and not self.workers:
+            self._met_ns = now + MET_EVERY_NS
+            self._asked = own(self._tend_all())
+
+    async def _tend_all(self) -> None:
+        for partition in range(self.partitions):
+            try:
+                rounds = 1
+                while await self._tend(partition) and rounds < HOUSE_ROUNDS:
+                    rounds += 1
+            except StoreUnavailable:  # whoever wants something of it will say so
+                pass
+            except Exception as error:  # noqa: BLE001 - it must not end
+                _log.warning("housekeeping in %s failed: %s: %s", self.store.url, type(error).__name__, error)
 
     async def _tend(self, partition: int) -> bool:
         """Do one round, and what follows from it in other partitions. Returns whether more waits."""

@@ -85,6 +85,7 @@ class Cache:
         shelf: Shelf | None = None,
         owner: bytes = b"",
         families: Callable[[], Iterable[Family]] | None = None,
+        met: Callable[[], None] | None = None,
     ) -> None:
         self.lineage = lineage
         self._partitions = store.partitions
@@ -125,6 +126,7 @@ class Cache:
             sample=self._sample,
             lineage=lineage,
             slow_us=slow_us,
+            met=met,
         )
         self._voiding = Voiding(
             self._partitions,

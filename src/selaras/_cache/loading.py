@@ -102,6 +102,7 @@ class Loading:
         sample: Callable[[Slot, bytes, int, tuple[str, ...]], None],
         lineage: Lineage | None = None,
         slow_us: int = 0,
+        met: Callable[[], None] | None = None,
     ) -> None:
         self._partitions = partitions
         self._followers = followers
@@ -118,7 +119,7 @@ class Loading:
         self._lineage = lineage
         self._slow_us = slow_us
         self._late: set[asyncio.Task[Any]] = set()
-        self.vigil = Vigil(partitions, clock, tell=tell, own=self._own)
+        self.vigil = Vigil(partitions, clock, tell=tell, own=self._own, met=met)
 
     async def answer(self, follower: Follower, work: Coroutine[Any, Any, T]) -> T:
         """Ask a partition, for a read: one that takes too long counts as one that does not answer.

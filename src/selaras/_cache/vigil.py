@@ -51,7 +51,9 @@ class _Passed:
 
 
 class Vigil:
-    """What readers of one process pass. `own` begins a task that somebody ends."""
+    """What readers of one process pass. `own` begins a task that somebody ends; `met` hears of each intent that is passed:
+    its holder may be gone.
+    """
 
     def __init__(
         self,
@@ -60,17 +62,21 @@ class Vigil:
         *,
         tell: Callable[[CacheEvent], None],
         own: Callable[[Coroutine[Any, Any, None]], object],
+        met: Callable[[], None] | None = None,
     ) -> None:
         self._partitions = partitions
         self._clock = clock
         self._tell = tell
         self._own = own
+        self._met = met
         self._passed: dict[str, _Passed] = {}
         self._told: set[tuple[str, int]] = set()
         self.told = 0
 
     def passes(self, slot: Slot, tags: tuple[str, ...] = ()) -> None:
         """A reader met an intent there, or might have: its load was not stored."""
+        if self._met is not None:
+            self._met()
         now = self._clock.instant_ns()
         passed = self._passed.get(slot.key)
         if passed is None or now - passed.last_ns > LONG_US * 1_000:
