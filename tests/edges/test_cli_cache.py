@@ -244,6 +244,62 @@ def test_a_tag_typed_as_it_is_declared_is_told_how_to_be_typed(shell: Shell, lin
     assert apart.exit_code == 0
 
 
+_METHODS = """
+from selaras import Selaras
+
+app = Selaras()
+
+
+class Shop:
+    def __init__(self, region: str) -> None:
+        self.region = region
+
+    @app.cached(self_key="region")
+    async def product(self, id: int) -> str:
+        return f"{self.region} {id}"
+
+    @app.cached(self_key=None)
+    async def vat(self, country: str) -> float:
+        return 0.2
+"""
+
+
+def test_a_methods_values_are_named_by_what_stands_for_its_object(shell: Shell, line: Line) -> None:
+    shell.write("methods.py", _METHODS)
+    shell.python("""
+        import asyncio
+        from methods import Shop, app
+
+        async def main():
+            async with app:
+                print(await Shop("eu").product(1), await Shop("eu").vat("de"))
+
+        asyncio.run(main())
+    """)
+    app = ("--app", "methods:app")
+
+    for words in (("eu", "1"), ("region=eu", "1"), ("self=eu", "id=1"), ("id=1", "eu"), ("id=1", "region=eu")):
+        assert line.json("cache", "get", "Shop.product", *words, *app)["value"] == "eu 1"
+    assert line.json("cache", "get", "Shop.vat", "de", *app)["value"] == 0.2
+    assert "eu 1" in line("cache", "show", "Shop.product", "eu", "1", *app).stdout
+    assert line("explain", "Shop.product", "eu", "1", *app).exit_code == 0
+
+    assert line.json("cache", "invalidate", "Shop.product", "eu", "1", *app)["invalidated"] == {
+        "key": "Shop.product:'eu,1"
+    }
+    refusals: list[tuple[str, tuple[str, ...], str]] = [
+        ("get", ("eu", "1"), "Shop.product is a method, and loading a value needs its object"),
+        ("warm", ("eu", "1"), "warm them in it, with app.warm(...)"),
+        ("get", ("id=1",), "its first argument, 'region', says of which object, as in Shop.product REGION ID"),
+        ("get", ("eu",), "missing a required argument: 'id'"),
+        ("get", ("eu", "1", "2"), "'2' is one argument too many: it takes 1 (id)"),
+    ]
+    for command, given, said in refusals:
+        refused = line("cache", command, "Shop.product", *given, *app)
+        assert refused.exit_code == 2
+        assert said in refused.stderr
+
+
 def test_a_value_is_warmed_by_its_arguments(shell: Shell, line: Line) -> None:
     shell.enqueue()
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from selaras._app.loaders import Absent
 from selaras._cache.family import Family, Slot
 from selaras._contracts.host import Mode
 from selaras._core.cache.key import key_text
@@ -35,6 +36,7 @@ class FamilySpec:
     Attributes:
         tag_names: of the tags its values can bear; None: a function of each value says which.
         is_method: it is called on an object. of_self: what of that is part of the key; None: nothing is.
+        self_name: how that part is named for people.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class FamilySpec:
         *,
         is_method: bool = False,
         of_self: Callable[[Any], object] | None = None,
+        self_name: str = "",
     ) -> None:
         self.name = name
         self.function = function
@@ -53,6 +56,7 @@ class FamilySpec:
         self.signature = signature
         self.is_method = is_method
         self._of_self = of_self
+        self.self_name = self_name
         self.family: Family
         self.tag_names: frozenset[str] | None = frozenset()
         self._one = _Memo(_SLOTS_MOST)  # by the only argument, an int or a text
@@ -95,11 +99,29 @@ class FamilySpec:
         parts = self.signature.key_parts(arguments)
         if self._of_self is not None:
             parts = self.signature.with_part(self._of_self(arguments.values[0]), parts)
-        key = key_text(self.name, parts)
-        slot = Slot(self.family, key, partition_of(key, partitions), arguments)
+        slot = self._place(parts, arguments, partitions)
         if known is not None and is_atomic(args) and not is_shortened(parts):
             memo.keep(known, slot)
         return slot
+
+    @property
+    def has_self_part(self) -> bool:
+        """Whether something of a method's object is part of the key."""
+        return self._of_self is not None
+
+    def slot_without_object(self, part: object, args: tuple[Any, ...], kwargs: dict[str, Any], partitions: int) -> Slot:
+        """Return the place of a method's value from what of its object is part of the key (if anything is): it can be read
+        and voided, and not loaded.
+        """
+        arguments = self.signature.bind((Absent(self.name), *args), kwargs)
+        parts = self.signature.key_parts(arguments)
+        if self._of_self is not None:
+            parts = self.signature.with_part(part, parts)
+        return self._place(parts, arguments, partitions)
+
+    def _place(self, parts: str, arguments: Arguments, partitions: int) -> Slot:
+        key = key_text(self.name, parts)
+        return Slot(self.family, key, partition_of(key, partitions), arguments)
 
 
 class _Memo:

@@ -407,7 +407,15 @@ def declare_family(
         word(tier, ("local", "host", "shared"), option=f"family {name!r}: tiers")
     old = old_parameter(name, parameters)
     signature = Signature.of(loader, skip=frozenset(() if old is None else (old,)), ignore=frozenset(ignored))
-    spec = FamilySpec(name, loader, _place(loader), signature, is_method=made_of.is_method, of_self=self_part)
+    spec = FamilySpec(
+        name,
+        loader,
+        _place(loader),
+        signature,
+        is_method=made_of.is_method,
+        of_self=self_part,
+        self_name=self_key if isinstance(self_key, str) else next(iter(parameters), ""),
+    )
     rule = ttl if isinstance(ttl, Adaptive) else None
     ttl_us = rule.max_us if rule else _ttl(name, "ttl", program.settings.ttl if isinstance(ttl, Auto) else None, ttl)
     if_error_us = duration_us(stale_if_error, name=f"family {name!r}: stale_if_error")

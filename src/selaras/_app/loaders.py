@@ -17,6 +17,16 @@ from selaras._app.lifetimes import OldValue
 from selaras._core.errors import ConfigurationError
 from selaras._core.signature import Arguments
 
+
+class Absent:
+    """Stands for the object of a method where only what is part of the key is known: its place can be named, and nothing
+    loaded.
+    """
+
+    def __init__(self, family: str) -> None:
+        self.family = family
+
+
 SelfKey: TypeAlias = str | Callable[[Any], object]
 """What of a method's object is part of the key: an attribute's name, or a function of the object."""
 
@@ -101,15 +111,25 @@ def calling(function: Callable[..., Any]) -> Callable[[Any], Coroutine[Any, Any,
     if inspect.iscoroutinefunction(_called(function)):
 
         async def load(arguments: Arguments) -> Any:
-            return await function(*arguments.args, **arguments.kwargs)
+            return await function(*_present(arguments), **arguments.kwargs)
     else:
 
         async def load(arguments: Arguments) -> Any:
-            value = await asyncio.to_thread(function, *arguments.args, **arguments.kwargs)
+            value = await asyncio.to_thread(function, *_present(arguments), **arguments.kwargs)
             # A plain function around a coroutine one, such as a decorator's.
             return await value if inspect.isawaitable(value) else value
 
     return load
+
+
+def _present(arguments: Arguments) -> tuple[Any, ...]:
+    args = arguments.args
+    if args and isinstance(args[0], Absent):
+        raise ConfigurationError(
+            f"{args[0].family} is a method, and loading a value needs its object, which only the program has: nothing is "
+            f"cached here now; read it in the program once, or write the loader as a function"
+        )
+    return args
 
 
 def calling_with(function: Callable[..., Any], old: str) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,9 +14,9 @@ from selaras.cli.exits import Misused
 
 
 def read_arguments(
-    function: Callable[..., Any], types: Mapping[str, Any], texts: Sequence[str]
+    function: Callable[..., Any] | Sequence[inspect.Parameter], types: Mapping[str, Any], texts: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Read texts, in order or as `name=value`, as arguments of a function whose parameters are of `types`.
+    """Read texts, in order or as `name=value`, as arguments of a function, or of its parameters, which are of `types`.
 
     A text is read as its parameter's type: `42` is a number for an `int` and text for a `str`. Containers and
     parameters without a type are read as JSON; what is no JSON is text.
@@ -24,32 +24,41 @@ def read_arguments(
     Raises:
         Misused: naming the parameter and what it takes.
     """
-    parameters = inspect.signature(function).parameters
-    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = next((p for p in parameters.values() if p.kind is p.VAR_POSITIONAL), None)
-    named = {p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    parameters = list(inspect.signature(function).parameters.values()) if callable(function) else function
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for text in texts:
         name, is_named, value = text.partition("=")
         if is_named and name in named:
-            kwargs[name] = _read(name, value, types.get(name, Any))
+            kwargs[name] = read_value(name, value, types.get(name, Any))
         elif len(args) < len(positional):
             name = positional[len(args)].name
-            args.append(_read(name, text, types.get(name, Any)))
+            try:
+                args.append(read_value(name, text, types.get(name, Any)))
+            except Misused as error:
+                if is_named and text.partition("=")[0].isidentifier():
+                    unknown = text.partition("=")[0]
+                    raise Misused(
+                        f"{error.message}; and there is no parameter {unknown!r}: it takes {_listed(parameters)}"
+                    ) from None
+                raise
         elif rest is not None:
-            args.append(_read(rest.name, text, types.get(rest.name, Any)))
+            args.append(read_value(rest.name, text, types.get(rest.name, Any)))
         else:
-            given = (
-                f"it takes {len(positional)} ({', '.join(p.name for p in positional)})"
-                if positional
-                else "it takes none"
-            )
+            given = f"it takes {len(positional)} ({_listed(positional)})" if positional else "it takes none"
             raise Misused(f"{text!r} is one argument too many: {given}")
     return tuple(args), kwargs
 
 
-def _read(name: str, text: str, annotation: Any) -> Any:
+def _listed(parameters: Iterable[inspect.Parameter]) -> str:
+    return ", ".join(it.name for it in parameters) or "none"
+
+
+def read_value(name: str, text: str, annotation: Any) -> Any:
+    """Read one text as a value of this type. Raises Misused."""
     if annotation in (Any, object):
         try:
             return json.loads(text)

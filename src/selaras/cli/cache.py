@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import shlex
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from math import floor, log10
 from typing import Any, Final
@@ -21,13 +22,14 @@ from selaras._app.lineage import noted
 from selaras._app.survey import cache_stats, invalidate_key, long_writers
 from selaras._app.tags import doubt_tag
 from selaras._app.warming import LOADS_AT_ONCE, Warmed, warm as warm_keys
+from selaras._cache.family import Slot
 from selaras._core.cache.consistency import AGES_US, Audits, Found, Ledger
 from selaras._core.cache.opening import shown_keys
 from selaras._core.cache.tagging import tag_text, tag_texts
 from selaras._core.durations import format_us
-from selaras._core.errors import SelarasError
+from selaras._core.errors import NotEncodable, SelarasError
 from selaras._core.jobs.failure import Failure
-from selaras.cli.arguments import read_arguments
+from selaras.cli.arguments import read_arguments, read_value
 from selaras.cli.durations import level
 from selaras.cli.exits import Misused, Told
 from selaras.cli.output import console, instant_text, one_line, print_facts, print_json, print_table, value_text
@@ -155,6 +157,11 @@ async def warm(target: Target, family: str, arguments: Sequence[str], loads: int
     If one of the lines names none, that is said, and nothing is loaded.
     """
     spec = family_of(target, family)
+    if spec.is_method:
+        raise Misused(
+            f"{family} is a method, and loading its values needs their objects, which only the program has: warm them in it, "
+            f"with app.warm(...)"
+        )
     if arguments or not spec.signature.parameters:
         keys = [key_for(target, family, arguments)]
     else:
@@ -432,11 +439,39 @@ def key_for(target: Target, family: str, arguments: Sequence[str]) -> Key[Any]:
         Misused: there is no such family, or the arguments are not its own.
     """
     spec = family_of(target, family)
-    args, kwargs = read_arguments(spec.function, spec.signature.annotations, arguments)
+    program = target.app.program
     try:
-        return Cached[..., Any](target.app.program, spec).key(*args, **kwargs)
-    except TypeError as error:
+        if spec.is_method:
+            return Key(program, _slot_of_method(spec, arguments, program.process().partitions))
+        args, kwargs = read_arguments(spec.function, spec.signature.annotations, arguments)
+        return Cached[..., Any](program, spec).key(*args, **kwargs)
+    except (TypeError, NotEncodable) as error:
         raise Misused(f"{family}: {error}") from error
+
+
+def _slot_of_method(spec: FamilySpec, texts: Sequence[str], partitions: int) -> Slot:
+    """Return the place of a method's value: there is no object, and what of it is part of the key is the first argument."""
+    itself, *parameters = inspect.signature(spec.function).parameters.values()
+    if not spec.has_self_part:
+        args, kwargs = read_arguments(parameters, spec.signature.annotations, texts)
+        return spec.slot_without_object(None, args, kwargs, partitions)
+    name, names = spec.self_name, [it.name for it in parameters]
+    rest = list(texts)
+    for text in texts:
+        word, named, value = text.partition("=")
+        if named and word in names:
+            continue
+        rest.remove(text)
+        part = read_value(name, value if named and word in (name, itself.name) else text, Any)
+        args, kwargs = read_arguments(parameters, spec.signature.annotations, rest)
+        return spec.slot_without_object(part, args, kwargs, partitions)
+    raise Misused(
+        f"{spec.name} is a method: its first argument, {name!r}, says of which object, as in {_example(spec, names)}"
+    )
+
+
+def _example(spec: FamilySpec, names: Iterable[str]) -> str:
+    return " ".join([spec.name, spec.self_name.upper(), *(name.upper() for name in names)])
 
 
 def family_of(target: Target, name: str) -> FamilySpec:
