@@ -149,6 +149,16 @@ async def test_or_it_is_refused_at_once(app: Selaras, id: str) -> None:
         take.options(id=id)
 
 
+@pytest.mark.parametrize("how", ["after", "after_finished"])
+async def test_a_job_cannot_wait_for_itself(app: Selaras, how: str) -> None:
+    @app.task
+    async def take() -> None: ...
+
+    for earlier in ("me", ["else", "me"], await take.options(id="me").enqueue()):
+        with pytest.raises(ConfigurationError, match="would wait for itself"):
+            take.options(id="me", **{how: earlier})
+
+
 async def test_a_unique_key_holds_until_its_job_starts(app: Selaras) -> None:
     started, go = asyncio.Event(), asyncio.Event()
 

@@ -103,6 +103,9 @@ def options_from(
     if unique is None and (until, conflict) != (UniqueUntil.STARTED, OnConflict.KEEP):
         said = f"on_conflict={on_conflict!r}" if conflict is OnConflict.REPLACE else f"unique_until={unique_until!r}"
         raise ConfigurationError(f"{said} is about the unique key, and none is named: add unique='...'")
+    parents = (*_parents("after", after, Edge.AFTER), *_parents("after_finished", after_finished, Edge.FINISHED))
+    if id is not None and any((one if isinstance(one, str) else one.id) == id for one, _ in parents):
+        raise ConfigurationError(f"id={id!r} is named by after= or after_finished=, too: the job would wait for itself")
     return Options(
         delay_us=0 if delay is None else _delay_us(delay),
         due_us=0 if at is None else _instant_us(at),
@@ -111,10 +114,7 @@ def options_from(
         unique="" if unique is None else checked_name(unique, what="unique key"),
         unique_until=until,
         on_conflict=conflict,
-        parents=(
-            *_parents("after", after, Edge.AFTER),
-            *_parents("after_finished", after_finished, Edge.FINISHED),
-        ),
+        parents=parents,
         queue=None if queue is None else checked_name(queue, what="queue"),
         retries=None if retries is None else count(retries, option="retries"),
         timeout_us=None if timeout is None else duration_us(timeout, name="timeout"),
