@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -155,8 +156,9 @@ async def test_a_job_cannot_wait_for_itself(app: Selaras, how: str) -> None:
     async def take() -> None: ...
 
     for earlier in ("me", ["else", "me"], await take.options(id="me").enqueue()):
+        waits: dict[str, Any] = {how: earlier}
         with pytest.raises(ConfigurationError, match="would wait for itself"):
-            take.options(id="me", **{how: earlier})
+            take.options(id="me", **waits)
 
 
 async def test_a_unique_key_holds_until_its_job_starts(app: Selaras) -> None:
