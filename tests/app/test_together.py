@@ -10,6 +10,7 @@ from tests.app.work import work, working
 
 from selaras import ConfigurationError, Selaras, Task
 from selaras._app.survey import LONG_US, long_writers
+from selaras._core.jobs.job import JobKind
 
 
 class Shop:
@@ -274,6 +275,16 @@ def test_a_task_that_writes_a_tag_by_a_parameter_needs_it_when_it_is_enqueued(ap
 
     task: Task[..., None] = reprice
     assert task.spec.needed_parameters() == {"id"}
+
+
+async def test_a_scope_that_writes_for_long_is_listed_like_a_job(app: Selaras, shop: Shop) -> None:
+    async with app, shop.plain.key(1).writing():
+        process = app.process()
+        now_us = process.clock.wall_us()
+        (scope,) = await long_writers(process.store, now_us + LONG_US)
+
+        assert (scope.kind, scope.writes) == (JobKind.WRITING, ("plain:1",))
+        assert await long_writers(process.store, now_us) == ()
 
 
 async def test_a_job_that_writes_for_long_is_warned_of_where_its_key_is_read(

@@ -147,6 +147,9 @@ async def test_readers_of_what_is_too_large_do_not_wait_for_each_other_and_it_is
     await b.get()
     await given_back(b)
 
+    assert (await a.read()).why == f"it is not stored: it is larger than max_value, {ENCODED - 1:,} bytes"
+    await given_back(a)
+
     held = world.data.hold()
     first = begin(a.get())
     await held.done.wait()

@@ -211,7 +211,7 @@ async def test_a_value_past_its_ttl_is_served_while_it_is_loaded_anew(world: Wor
 
     reading = await process.read()
 
-    assert (reading.value, reading.tier) == (0, "stale")
+    assert (reading.value, reading.tier, reading.age_us) == (0, "stale", 12 * SECOND)
     assert "2.000 s ago" in reading.why
     held.release()
     await world.until(lambda: not process.cache.stats()["flights"])

@@ -9,7 +9,7 @@ from tests.clock import SECOND, START_US
 from tests.conformance.world import K2, LINE, A, B, C, D, K, World, job, local, put
 
 from selaras._contracts.partition import JobFilter
-from selaras._core.jobs.job import Settlement
+from selaras._core.jobs.job import JobKind, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 
 
@@ -21,6 +21,18 @@ async def test_jobs_are_listed_newest_first(world: World) -> None:
     assert [record.id for record in page.jobs] == [C, B, A]
     assert page.cursor == 0
     assert page.jobs[0] == await world.record(C)
+
+
+async def test_scopes_are_listed_on_wish_and_apart_from_tasks(world: World) -> None:
+    await world.enqueue(job(A))
+    worker = await world.worker()
+    await world.scope(worker, B, K)
+
+    of_tasks = await world.home.jobs(JobFilter())
+    of_scopes = await world.home.jobs(JobFilter(kind=JobKind.WRITING, states=(JobState.RUNNING,)))
+
+    assert [record.id for record in of_tasks.jobs] == [A]
+    assert [(record.id, record.writes) for record in of_scopes.jobs] == [(B, (K,))]
 
 
 async def test_a_listing_comes_in_pages(world: World) -> None:

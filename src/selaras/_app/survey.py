@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from selaras._contracts.partition import CacheStats, Instance, Invalidation, JobFilter, Partition, QueueStats
+from selaras._contracts.partition import CacheStats, Instance, Invalidation, JobFilter, JobPage, Partition, QueueStats
 from selaras._contracts.store import Store
-from selaras._core.jobs.job import Admission, JobRecord, Refusal
+from selaras._core.jobs.job import Admission, JobKind, JobRecord, Refusal
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
 from selaras._core.routing import partition_of
@@ -56,10 +57,17 @@ async def find_job(store: Store, id: str) -> Found | None:
 
 
 async def long_writers(store: Store, now_us: int) -> tuple[JobRecord, ...]:
-    """Return jobs that have long been writing keys, tags or families, the longest first; of the newest ones that run."""
-    pages = await _ask(store, lambda partition: partition.jobs(JobFilter(states=(JobState.RUNNING,), limit=_PAGE)))
-    jobs = [job for page in pages for job in page.jobs if job.writes and now_us - job.started_us >= LONG_US]
+    """Return jobs and scopes that have long been writing keys, tags or families, the longest first; of the newest ones that
+    run.
+    """
+    pages = await asyncio.gather(_running(store, JobKind.TASK), _running(store, JobKind.WRITING))
+    jobs = [job for page in chain(*pages) for job in page.jobs if job.writes and now_us - job.started_us >= LONG_US]
     return tuple(sorted(jobs, key=lambda job: job.started_us))
+
+
+async def _running(store: Store, kind: JobKind) -> list[JobPage]:
+    which = JobFilter(kind=kind, states=(JobState.RUNNING,), limit=_PAGE)
+    return await _ask(store, lambda partition: partition.jobs(which))
 
 
 async def list_jobs(store: Store, which: JobFilter) -> Listing:

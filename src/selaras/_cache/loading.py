@@ -221,7 +221,7 @@ class Loading:
                             elif patient:
                                 busy.append((flight, wait_us))
                             else:
-                                permits.append(_Permit(flight, "another reader's fill did not come"))
+                                permits.append(_Permit(flight, self._unfilled(flight)))
                     case Busy() | Standing() if flight.aside:
                         flight.drop()
                     case Miss(token, floor):
@@ -231,7 +231,7 @@ class Loading:
                         if patient and wait_us:
                             busy.append((flight, wait_us))
                         else:
-                            permits.append(_Permit(flight, "another reader's fill did not come", floor))
+                            permits.append(_Permit(flight, self._unfilled(flight), floor))
                     case Standing(floor):
                         flight.slot.family.counts.intents += 1
                         self.vigil.passes(flight.slot)
@@ -301,6 +301,12 @@ class Loading:
                 return (entry if sound else None), None
             case Miss(_, floor) | Busy(_, floor) | Standing(floor):
                 return None, floor
+
+    def _unfilled(self, flight: Flight) -> str:
+        """Say why it got no token, and nobody else's fill is waited for."""
+        if flight.slot.key in self._storable.large:
+            return f"it is not stored: it is larger than max_value, {flight.slot.family.max_value:,} bytes"
+        return "another reader's fill did not come"
 
     def _unanswered(self, flight: Flight) -> _Permit:
         flight.slot.family.counts.fallbacks += 1
@@ -381,7 +387,8 @@ class Loading:
             shared=slot.family.codec.shared,
             tier="stale" if late_us else "shared",
             position=sight.position,
-            known_ns=sight.sent_ns,
+            # What its ttl does not vouch for any more was known to be true when it was stored.
+            known_ns=sight.sent_ns - (note_of(entry.note).stored_ago_us(entry.expires_in_us) * 1_000 if late_us else 0),
             why=f"its ttl ended {late_us / 1_000_000:.3f} s ago" if late_us else "the shared tier had it by now",
         )
         return Stale(outcome, late_us, entry.tags)

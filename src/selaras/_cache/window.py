@@ -88,10 +88,8 @@ class Window:
         entry = self._local.find(slot.key)
         if entry is None:
             return "nothing"
-        left = (
-            "no end"
-            if entry.expires_ns == NEVER
-            else f"{(entry.expires_ns - self._clock.instant_ns()) / 1e9:.1f} s left"
+        left = _left_shown(
+            None if entry.expires_ns == NEVER else (entry.expires_ns - self._clock.instant_ns()) // 1_000
         )
         served = "would be served" if self._would_serve(slot) else "needs a look at the log first"
         return f"true at {entry.position}, {left}, {served}"
@@ -117,11 +115,14 @@ class Window:
 
 
 def _entry_shown(entry: Entry) -> str:
-    left_us = note_of(entry.note).left_us(entry.expires_in_us)
-    left = "no end" if left_us is None else f"{left_us / 1e6:.1f} s left"
-    if left_us is not None and left_us <= 0:
-        left = f"its ttl ended {-left_us / 1e6:.1f} s ago"
+    left = _left_shown(note_of(entry.note).left_us(entry.expires_in_us))
     return f"stored at {entry.position}, {len(entry.value)} bytes, {left}"
+
+
+def _left_shown(left_us: int | None) -> str:
+    if left_us is None:
+        return "no end"
+    return f"{left_us / 1e6:.1f} s left" if left_us > 0 else f"its ttl ended {-left_us / 1e6:.1f} s ago"
 
 
 def _why_so_long(family: Family, value: Any, past: Past, ttl_us: int | None) -> str:

@@ -48,6 +48,7 @@ from selaras._core.jobs.job import (
     Claim,
     Edge,
     Fate,
+    JobKind,
     JobRecord,
     NewJob,
     Put,
@@ -394,6 +395,7 @@ class Tended(Struct, frozen=True, kw_only=True):
 class JobFilter(Struct, frozen=True, kw_only=True):
     """Which jobs a listing shows, newest first. `before` is the `cursor` of the last page."""
 
+    kind: JobKind = JobKind.TASK
     states: tuple[JobState, ...] = ()
     queue: str = ""
     task: str = ""

@@ -6,7 +6,7 @@ import difflib
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from math import floor, log10
 from typing import Any, Final
@@ -19,7 +19,7 @@ from selaras._app.cached import Cached
 from selaras._app.declared import FamilySpec
 from selaras._app.key import Fresh, Key, Reading
 from selaras._app.lineage import noted
-from selaras._app.survey import cache_stats, invalidate_key, long_writers
+from selaras._app.survey import cache_stats, invalidate_key, live_instances, long_writers
 from selaras._app.tags import doubt_tag
 from selaras._app.warming import LOADS_AT_ONCE, Warmed, warm as warm_keys
 from selaras._cache.family import Slot
@@ -29,6 +29,7 @@ from selaras._core.cache.tagging import tag_text, tag_texts
 from selaras._core.durations import format_us
 from selaras._core.errors import NotEncodable, SelarasError
 from selaras._core.jobs.failure import Failure
+from selaras._core.jobs.job import JobKind
 from selaras.cli.arguments import read_arguments, read_value
 from selaras.cli.durations import level
 from selaras.cli.exits import Misused, Told
@@ -241,7 +242,7 @@ async def stats(target: Target, as_json: bool) -> None:
 
     Hits and misses are counted where they happen, in each process. Families with audit= are measured: of the hits that
     were compared with the datastore, the share that was not stale, and the share that is certain (95 % confidence).
-    While a job writes, what it writes is read from the datastore: those that have been at it for more than 10 s are listed.
+    While a job or a scope writes, what it writes is read from the datastore: those that have been at it for more than 10 s are listed.
     """
     parts = await cache_stats(target.store)
     ledger, _ = await audited(target.store)
@@ -260,6 +261,7 @@ async def stats(target: Target, as_json: bool) -> None:
     writers: list[dict[str, Any]] = [
         {
             "job": job.id,
+            "kind": job.kind.value,
             "task": job.task,
             "instance": job.instance,
             "writes": shown_keys(job.writes),
@@ -267,6 +269,7 @@ async def stats(target: Target, as_json: bool) -> None:
         }
         for job in await long_writers(target.store, target.now_us)
     ]
+    processes = {one.id: f"{one.host}:{one.pid}" for one in await live_instances(target.store)} if writers else {}
     if as_json:
         audits = [_audit_facts(names, audits) for names, audits in ledger.by().items()]
         found = [_as_object(one) for one in ledger.found]
@@ -290,7 +293,7 @@ async def stats(target: Target, as_json: bool) -> None:
             *(
                 (
                     "for long",
-                    f"{one_line(', '.join(one['writes']))}: by job {one['job']} ({one['task']}, on {one['instance']}), "
+                    f"{one_line(', '.join(one['writes']))}: by {_writer_shown(one, processes)}, "
                     f"for {one['seconds']:.0f} s",
                 )
                 for one in writers
@@ -329,6 +332,13 @@ def _print_audits(ledger: Ledger) -> None:
     print_table(columns, rows, empty="")
     for found in ledger.found[-_FOUND_SHOWN:]:
         click.echo(f"{instant_text(found.at_us)}  {one_line(said(found))}")
+
+
+def _writer_shown(writer: Mapping[str, Any], processes: Mapping[str, str]) -> str:
+    where = processes.get(writer["instance"], writer["instance"])
+    if writer["kind"] == JobKind.WRITING:
+        return f"a writing() scope (in {where})"
+    return f"job {writer['job']} ({writer['task']}, on {where})"
 
 
 def percent_text(share: float | None) -> str:

@@ -400,7 +400,7 @@ class MemoryPartition:
             rows = [
                 row
                 for row in sorted(self._jobs.rows.values(), key=lambda row: -row.number)
-                if row.new.kind is JobKind.TASK
+                if row.new.kind is which.kind
                 and (not which.states or row.state in which.states)
                 and (not which.queue or row.new.queue == which.queue)
                 and (not which.task or row.new.task == which.task)

@@ -44,7 +44,6 @@ from selaras._core.jobs.job import (
     Attempt,
     Claim,
     Fate,
-    JobKind,
     JobRecord,
     NewJob,
     Refusal,
@@ -510,7 +509,7 @@ def _read_each(read: Callable[..., T], rows: Iterable[tuple[str, Any, Any]]) -> 
 
 def _is_wanted(which: JobFilter, number: int, record: JobRecord) -> bool:
     return (
-        record.kind is JobKind.TASK
+        record.kind is which.kind
         and (not which.states or record.state in which.states)
         and (not which.queue or record.queue == which.queue)
         and (not which.task or record.task == which.task)

@@ -24,7 +24,7 @@ from selaras._stores.sqlite import rows
 from selaras._stores.sqlite.connection import Connection, as_list
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.log import TAIL, news
-from selaras._stores.sqlite.schema import IS_TASK, STATES, among
+from selaras._stores.sqlite.schema import IS_TASK, KINDS, STATES, among
 
 READY: Final = """
     SELECT l.queue, l.task, w.jobs, coalesce(h.ready_us, j.ready_us)
@@ -71,8 +71,8 @@ def standing(con: Connection, ids: Sequence[str]) -> tuple[Standing | None, ...]
 
 
 def jobs(con: Connection, which: JobFilter) -> JobPage:
-    """List jobs of kind `task`, newest first."""
-    wanted = [IS_TASK]
+    """List jobs of a kind, newest first."""
+    wanted = [f"kind = {KINDS[which.kind]}"]
     given: list[str] = []
     if which.states:
         wanted.append(f"{rows.STATE} IN ({among(which.states)})")
