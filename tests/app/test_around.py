@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from tests.app.work import work
 
-from selaras import CurrentJob, JobFailed, Message, Middleware, Selaras, SelarasError
+from selaras import (
+    ConfigurationError,
+    CurrentJob,
+    JobFailed,
+    Message,
+    Middleware,
+    NotEncodable,
+    Selaras,
+    SelarasError,
+)
 from selaras._core.jobs.job import Admission
+from selaras.testing import harness
 
 
 async def test_a_resource_is_opened_once_and_closed_with_the_app(url: str) -> None:
@@ -173,3 +184,48 @@ async def test_a_middleware_may_refuse(url: str) -> None:
             await one.enqueue()
         for partition in app.process().store.partitions:
             assert not await partition.queues()
+
+
+HEADERS: dict[str, tuple[Any, str]] = {
+    "a number": ({"a": 5}, r"a header 'a' of 5: both must be text"),
+    "a name of a number": ({5: "a"}, r"a header 5 of 'a'"),
+    "half a character": ({"a": "\ud800"}, r"a header 'a' of '\\ud800'"),
+    "no dict": ([("a", "b")], r"headers=\[.*\]: give a dict"),
+    "too large": ({"a": "x" * (3 << 20)}, r"the headers of a job of 'work' are 3,145,\d+ bytes .* limit of 1,048,576"),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+async def test_what_middleware_adds_is_checked_before_the_job_is_enqueued(case: str) -> None:
+    headers, says = HEADERS[case]
+
+    class Adds(Middleware):
+        async def enqueue(self, message: Message, proceed: Callable[[Message], Awaitable[Admission]]) -> Admission:
+            return await proceed(replace(message, headers=headers))
+
+    app = Selaras("memory://", middleware=[Adds()])
+
+    @app.task
+    async def work() -> None: ...
+
+    async with harness(app) as t:
+        with pytest.raises((ConfigurationError, NotEncodable), match=says):
+            await work.enqueue()
+        assert not t.jobs()
+
+
+@pytest.mark.parametrize(("given", "says"), [(5, r"proceed\(\) 5"), ("queue", "queue is named by text")])
+async def test_middleware_gives_on_a_message_to_a_queue(given: object, says: str) -> None:
+    class Strange(Middleware):
+        async def enqueue(self, message: Message, proceed: Callable[[Message], Awaitable[Admission]]) -> Admission:
+            strange: Any = replace(message, queue=7) if given == "queue" else given
+            return await proceed(strange)
+
+    app = Selaras("memory://", middleware=[Strange()])
+
+    @app.task
+    async def work() -> None: ...
+
+    async with harness(app):
+        with pytest.raises(ConfigurationError, match=says):
+            await work.enqueue()

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from selaras import ConfigurationError, Middleware, Read, Selaras
+from selaras import ConfigurationError, CurrentJob, JobCancelled, Middleware, NotEncodable, Read, Selaras
 from selaras.blocking import Selaras as BlockingSelaras
+from selaras.testing import harness
 
 app = Selaras("memory://")
 
@@ -16,6 +17,16 @@ app = Selaras("memory://")
 @app.task
 async def echo(x: int = 0) -> int:
     return x
+
+
+@app.task
+async def add(x: int, y: int) -> int:
+    return x + y
+
+
+@app.task
+async def total(rows: list[int]) -> int:
+    return sum(rows)
 
 
 @app.cached
@@ -146,3 +157,84 @@ def test_the_twin_for_plain_code_says_the_same() -> None:
         blocking.enqueue_many([1])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"which is no key"):
         blocking.read_many([1])  # type: ignore[arg-type]
+
+
+WORKERS: dict[str, tuple[dict[str, Any], str]] = {
+    "an option there is not": ({"foo": 1}, r"app\.worker\(\) has no option 'foo'"),
+    "a misspelt one": ({"queue": "default"}, r"did you mean 'queues'"),
+    "a text of queues": ({"queues": "default"}, r"queues='default': give a list"),
+    "a queue of a number": ({"queues": [1]}, r"queue is named by text"),
+    "burst in words": ({"burst": "no"}, r"burst='no': give True or False"),
+    "a process in words": ({"owns_process": 1}, r"owns_process=1: give True or False"),
+    "a name of a number": ({"name": 5}, r"name=5: give a text"),
+    "an observer that hears nothing": ({"observer": print}, r"observer=.*: give an object with a method heard"),
+    "concurrency as text": ({"concurrency": "many"}, r"concurrency='many'"),
+}
+
+
+@pytest.mark.parametrize("case", WORKERS)
+def test_an_option_of_a_worker_is_checked_at_the_call(case: str) -> None:
+    options, says = WORKERS[case]
+    for one in (app, BlockingSelaras("memory://")):
+        with pytest.raises((ConfigurationError, TypeError), match=says):
+            one.worker(**options)
+
+
+PROGRESS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "text": (("x", 1), r"progress\(done='x'\): give a number from 0"),
+    "nothing": ((None, 1), r"done=None"),
+    "yes": ((True, 1), r"done=True"),
+    "no number": ((float("nan"), 1), r"done=nan"),
+    "without end": ((1, float("inf")), r"total=inf"),
+    "below nothing": ((-1, 0), r"done=-1"),
+    "beyond what can be stored": ((10**30, 1), r"done=10{30}\): give a number from 0 to 9,007,199,254,740,992"),
+    "a message of a number": ((1, 2, 5), r"progress\(message=5\): give a text"),
+}
+
+
+@pytest.mark.parametrize("case", PROGRESS)
+def test_progress_is_checked_at_the_call(case: str) -> None:
+    said, says = PROGRESS[case]
+    told: list[bytes] = []
+    job = CurrentJob("1", "t", "q", 1, 1, None, told.append)
+    with pytest.raises(ConfigurationError, match=says):
+        job.progress(*said)
+    assert not told
+
+
+async def test_long_messages_and_reasons_are_cut() -> None:
+    shop = Selaras("memory://")
+
+    @shop.task
+    async def work() -> None: ...
+
+    told: list[bytes] = []
+    CurrentJob("1", "t", "q", 1, 1, None, told.append).progress(1, 2, "m" * 300_000)
+    assert len(told[0]) < 3_000
+    async with harness(shop) as t:
+        job = await work.enqueue()
+        with pytest.raises(ConfigurationError, match="reason=5"):
+            await job.cancel(5)  # type: ignore[arg-type]  # what is refused
+        assert await job.cancel("r" * 300_000)
+        with pytest.raises(JobCancelled) as caught:
+            await job.result()
+        assert 1_000 < len(str(caught.value)) < 3_000
+        assert not await t.run()
+
+
+def test_a_call_is_checked_when_it_is_made() -> None:
+    text: Any = "5"
+    for make in (echo.call, echo.options(delay=1).call, echo.sync.call, echo.sync.options(delay=1).call):
+        with pytest.raises(NotEncodable, match="x"):
+            make(text)
+    with pytest.raises(NotEncodable, match="y"):
+        echo.call(1).then(add, object())  # type: ignore[arg-type]  # what is refused
+
+
+async def test_a_call_is_what_its_arguments_were_when_it_was_made() -> None:
+    async with harness(app) as t:
+        rows = [1]
+        call = total.call(rows)
+        rows.append(2)
+        await call.enqueue()
+        assert [job.result for job in await t.run()] == [1]

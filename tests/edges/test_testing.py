@@ -380,3 +380,41 @@ async def test_a_job_that_another_task_runs_is_waited_for() -> None:
         await t.run()
 
         assert await waiting
+
+
+# -- what is no task
+
+
+def test_jobs_of_a_blocking_task_are_seen() -> None:
+    shop = Blocking()
+
+    @shop.task
+    def announce(x: int) -> int:
+        return x
+
+    with harness(shop) as t:
+        assert not t.jobs(announce)
+        announce.enqueue(1)
+        assert len(t.jobs(announce)) == len(t.jobs("announce")) == 1
+
+
+async def test_what_names_no_task_or_state_is_refused_and_not_found_absent() -> None:
+    strange: Any = 5
+    other = Selaras("memory://")
+
+    @other.task
+    async def which_db() -> None: ...
+
+    async with harness(app) as t:
+        with pytest.raises(ConfigurationError, match="5 is no task of the app"):
+            t.jobs(strange)
+        with pytest.raises(ConfigurationError, match="5 is no task of the app"):
+            t.assert_not_enqueued(strange)
+        with pytest.raises(
+            ConfigurationError, match=r"jobs\('reprise'\): the app has no such task; its tasks are .*reprice"
+        ):
+            t.jobs("reprise")
+        with pytest.raises(ConfigurationError, match=r"jobs\(<task which_db>\)"):
+            t.assert_not_enqueued(which_db)
+        with pytest.raises(ConfigurationError, match=r"state='done': give .*'succeeded'"):
+            t.jobs(state="done")

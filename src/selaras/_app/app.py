@@ -323,7 +323,11 @@ class Selaras:
         return self._program.process()
 
     def worker(self, **options: Unpack[WorkerOptions]) -> AppWorker:
-        """Make a worker for this app on the running loop; `await app.worker(burst=True).run()`."""
+        """Make a worker for this app on the running loop; `await app.worker(burst=True).run()`.
+
+        Raises:
+            ConfigurationError: naming the option and what to give instead.
+        """
         return make_worker(self._program, options)
 
 

@@ -11,7 +11,7 @@ from selaras._app.declared import TaskSpec
 from selaras._app.job import BlockingJob, Job
 from selaras._app.neighbours import warn_of_neighbours
 from selaras._app.options import Options
-from selaras._app.placing import Placed, Planned, place
+from selaras._app.placing import Placed, Planned, payload_of, place
 from selaras._app.portal import aio_of, wait_for
 from selaras._app.program import Program
 from selaras._core.errors import ConfigurationError
@@ -34,13 +34,16 @@ class Step(Protocol[T_contra, P, R_step]):
 
 
 class Call(Struct, Generic[R_co], eq=False):
-    """A task with its arguments and options; arguments are checked and coerced already. Not changed by enqueueing."""
+    """A task with its arguments and options; arguments are checked, coerced and encoded already: what changes in them
+    afterwards is not enqueued. Not changed by enqueueing.
+    """
 
     program: Program
     spec: TaskSpec
     arguments: Arguments
     options: Options
     before: Call[Any] | None = None
+    payload: bytes = b""  # encoded already, which is how it was checked
 
     def __repr__(self) -> str:
         return f"<call {self.spec.name}({self.spec.signature.describe(self.arguments)})>"
@@ -78,6 +81,12 @@ class Call(Struct, Generic[R_co], eq=False):
         return (await enqueue_calls(self.program, (self,)))[0]
 
 
+def checked_call(program: Program, spec: TaskSpec, args: Any, kwargs: Any, options: Options) -> Call[Any]:
+    """Make the call of a task. Raises as `Task.call` does."""
+    arguments = spec.bind(args, kwargs)
+    return Call(program, spec, arguments, options, None, payload_of(program, spec.signature, arguments))
+
+
 def following(
     program: Program, spec: TaskSpec, options: Options, before: Call[Any], args: Any, kwargs: Any
 ) -> Call[Any]:
@@ -91,7 +100,8 @@ def following(
             f"nobody knows yet: put another parameter first, or enqueue it from the step before"
         )
     _check_meet(before.spec, spec, first)
-    return Call(program, spec, spec.rest.bind(args, kwargs), options, before)
+    arguments = spec.rest.bind(args, kwargs)
+    return Call(program, spec, arguments, options, before, payload_of(program, spec.rest, arguments))
 
 
 def _check_meet(before: TaskSpec, spec: TaskSpec, first: str) -> None:
@@ -137,7 +147,7 @@ async def enqueue_calls(program: Program, calls: Sequence[Call[R]]) -> list[Job[
 def _plan(call: Call[Any], planned: list[Planned]) -> Planned:
     """Plan the steps before a call, then the call."""
     follows = None if call.before is None else _plan(call.before, planned)
-    one = Planned(call.spec, call.arguments, call.options, follows)
+    one = Planned(call.spec, call.arguments, call.options, follows, call.payload)
     planned.append(one)
     return one
 

@@ -53,6 +53,17 @@ def word(value: object, words: Iterable[str], *, option: str) -> str:
     return value
 
 
+def is_text(value: object) -> bool:
+    """Say whether it is a text that can be stored: not one with lone surrogates, of a file's name or broken input."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def yes_or_no(value: object, *, option: str) -> bool:
     """Return True or False; nothing that only counts as one."""
     if not isinstance(value, bool):

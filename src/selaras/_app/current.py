@@ -6,11 +6,16 @@ import os
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from selaras._core.errors import SelarasError
+from selaras._core.errors import ConfigurationError, SelarasError
+from selaras._core.jobs.failure import MESSAGE_MOST, cut
+
+_AMOUNT_MOST: Final = 2**53
+"""Up to here every whole number is a float, too, in whatever shows it."""
 
 
 class Progress(Struct, frozen=True, array_like=True):
@@ -54,8 +59,30 @@ class CurrentJob:
         return f"<job {self.id} of {self.task}, attempt {self.attempt}>"
 
     def progress(self, done: float, total: float = 0, message: str = "") -> None:
-        """Say how far the job is; goes out with the worker's next turn, the latest wins. Never waits."""
-        self._report(msgspec.msgpack.encode(Progress(done, total, message)))
+        """Say how far the job is; goes out with the worker's next turn, the latest wins. Never waits.
+
+        Args:
+            done: of `total`, in units of your own; from 0.
+            total: 0: unknown.
+            message: a line for people; a long one is cut.
+
+        Raises:
+            ConfigurationError: naming the argument and what to give instead.
+        """
+        if not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
+            raise ConfigurationError(f"progress(message={message!r}): give a text")
+        said = Progress(_amount(done, "done"), _amount(total, "total"), cut(message, MESSAGE_MOST))
+        self._report(msgspec.msgpack.encode(said))
+
+
+def _amount(value: object, argument: str) -> float:
+    if (
+        not isinstance(value, (int, float))
+        or isinstance(value, bool)
+        or not 0 <= value <= _AMOUNT_MOST  # and no nan, which is neither
+    ):
+        raise ConfigurationError(f"progress({argument}={value!r}): give a number from 0 to {_AMOUNT_MOST:,}")
+    return value
 
 
 CURRENT: ContextVar[Callable[[], CurrentJob] | None] = ContextVar("selaras_current", default=None)

@@ -74,7 +74,8 @@ class Job(Struct, Generic[R_co], eq=False):
         return info_of(self.program, record, stuck_on=await stuck_behind(self.program.process(), record))
 
     async def cancel(self, reason: str = "cancelled by hand") -> bool:
-        """Cancel it; of a running one: ask it to end. Returns False when it had ended or was asked already.
+        """Cancel it; of a running one: ask it to end. Returns False when it had ended or was asked already. `reason` is
+        kept with the job; a long one is cut.
 
         Raises:
             UnknownJob: never enqueued, deleted, or its retention is over.

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from selaras._app.checks import is_text
 from selaras._app.declared import TaskSpec
 from selaras._app.meta import Meta, decode_meta, encode_meta
 from selaras._app.middleware import Message, Middleware
@@ -19,12 +20,13 @@ from selaras._app.relaying import relay
 from selaras._app.settings import UNBOUNDED
 from selaras._cache.session import Session, SessionKind, session_here
 from selaras._contracts.partition import FreeUnique, Owner
-from selaras._core.errors import IdConflict, SelarasError, StoreUnavailable
+from selaras._core.cache.key import checked_name
+from selaras._core.errors import ConfigurationError, IdConflict, NotEncodable, SelarasError, StoreUnavailable
 from selaras._core.jobs.job import Admission, Edge, JobRecord, NewJob, OnConflict, Parent, Refusal, UniqueUntil
 from selaras._core.jobs.lifecycle import FINAL, WAITING
 from selaras._core.jobs.states import JobState
 from selaras._core.routing import home_of, id_entry, partition_of
-from selaras._core.signature import Arguments
+from selaras._core.signature import Arguments, Signature
 
 _log = logging.getLogger("selaras")
 
@@ -39,12 +41,15 @@ Proceed: TypeAlias = Callable[[Message], Awaitable[Admission]]
 
 
 class Planned(Struct, eq=False, gc=False):
-    """A job to be: its task, arguments and options, and the step of the same batch that it follows."""
+    """A job to be: its task, arguments and options, the step of the same batch that it follows, and its payload if that was
+    encoded before.
+    """
 
     spec: TaskSpec
     arguments: Arguments
     options: Options
     follows: Planned | None
+    payload: bytes = b""
     parents: Sequence[Parent] = ()
     id: str = ""
     home: int = 0
@@ -114,7 +119,7 @@ def job_of(program: Program, process: Process, planned: Planned) -> NewJob:
         return NewJob(
             id=planned.id,
             task=spec.name,
-            payload=spec.signature.encode(planned.arguments, most=program.settings.max_payload or UNBOUNDED),
+            payload=planned.payload or payload_of(program, spec.signature, planned.arguments),
             queue=spec.queue,
             priority=spec.priority,
             expires_in_us=spec.expires_us,
@@ -123,6 +128,11 @@ def job_of(program: Program, process: Process, planned: Planned) -> NewJob:
             failed_ttl_us=spec.policy.failed_ttl_us,
         )
     return _particular_job(program, process, planned)
+
+
+def payload_of(program: Program, signature: Signature, arguments: Arguments) -> bytes:
+    """Encode arguments. Raises NotEncodable."""
+    return signature.encode(arguments, most=program.settings.max_payload or UNBOUNDED)
 
 
 def _particular_job(program: Program, process: Process, planned: Planned) -> NewJob:
@@ -149,7 +159,7 @@ def _particular_job(program: Program, process: Process, planned: Planned) -> New
     return NewJob(
         id=planned.id,
         task=spec.name,
-        payload=signature.encode(planned.arguments, most=program.settings.max_payload or UNBOUNDED),
+        payload=planned.payload or payload_of(program, signature, planned.arguments),
         meta=_meta(options, follows=follows is not None),
         queue=spec.queue if options.queue is None else options.queue,
         priority=spec.priority if options.priority is None else options.priority,
@@ -246,7 +256,7 @@ async def _around(program: Program, process: Process, job: NewJob, planned: Plan
     placed: list[Placed] = []
 
     async def innermost(message: Message) -> Admission:
-        changed = replace(job, queue=message.queue, meta=_with_headers(job.meta, message.headers))
+        changed = _as_said(job, message, program.settings.max_payload or UNBOUNDED)
         placed[:] = await _put(process, [changed], [planned], scope)
         one = placed[0]
         return Admission(one.id, one.state, created=one.created, replaced=one.replaced, refusal=one.refusal)
@@ -264,8 +274,30 @@ def _wrapped(middleware: Middleware, proceed: Proceed) -> Proceed:
     return lambda message: middleware.enqueue(message, proceed)
 
 
-def _with_headers(meta: bytes, headers: Mapping[str, str]) -> bytes:
-    return encode_meta(replace(decode_meta(meta), headers=dict(headers))) if headers else meta
+def _as_said(job: NewJob, message: Message, most: int) -> NewJob:
+    """Return the job as middleware sends it on. Whoever runs it must be able to read what middleware added.
+
+    Raises:
+        ConfigurationError: what it cannot carry.
+        NotEncodable: headers of more than `most` bytes.
+    """
+    if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
+        raise ConfigurationError(f"a middleware gave proceed() {message!r}: give it the message, or a changed one")
+    queue = message.queue if message.queue == job.queue else checked_name(message.queue, what="queue")
+    if not isinstance(message.headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"headers={message.headers!r}: give a dict of texts")
+    for name, value in message.headers.items():
+        if not is_text(name) or not is_text(value):
+            raise ConfigurationError(f"a header {name!r} of {value!r}: both must be text that has a UTF-8")
+    if not message.headers:
+        return job if queue == job.queue else replace(job, queue=queue)
+    meta = encode_meta(replace(decode_meta(job.meta), headers=dict(message.headers)))
+    if len(meta) > most:
+        raise NotEncodable(
+            f"the headers of a job of {job.task!r} are {len(meta):,} bytes encoded, more than the limit of {most:,}: let "
+            "middleware send less, or raise max_payload"
+        )
+    return replace(job, queue=queue, meta=meta)
 
 
 # -- into the queue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from selaras._app.call import BlockingCall, Call, following
+from selaras._app.call import BlockingCall, Call, checked_call, following
 from selaras._app.checks import known
 from selaras._app.declared import TaskSpec
 from selaras._app.here import run_here
@@ -41,7 +41,7 @@ class Prepared(Generic[P, R_co]):
             TypeError: the arguments do not fit the signature.
             NotEncodable: one could not come back equal and of the same type.
         """
-        return Call(self._program, self._spec, self._spec.bind(args, kwargs), self._options)
+        return checked_call(self._program, self._spec, args, kwargs, self._options)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Check the arguments and enqueue the job. Raises as `call` and `Call.enqueue` do."""
@@ -97,7 +97,7 @@ class Task(Generic[P, R_co]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """Check and coerce the arguments; enqueue nothing yet. Raises as `enqueue` does."""
-        return Call(self._program, self.spec, self.spec.signature.bind(args, kwargs), NO_OPTIONS)
+        return checked_call(self._program, self.spec, args, kwargs, NO_OPTIONS)
 
     def follow(self, before: Call[Any], args: Any, kwargs: Any) -> Call[R_co]:
         """Bind as the step after `before`, whose value is the first argument; see `Call.then`."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from msgspec.structs import replace
 
+from selaras._app.checks import known, yes_or_no
 from selaras._app.neighbours import name_of_worker, warn_of_neighbours
 from selaras._app.portal import refuse_on_loop
 from selaras._app.process import Process
@@ -17,7 +18,7 @@ from selaras._app.program import Program
 from selaras._app.settings import OPTION, Settings, check_lease
 from selaras._core.cache.key import checked_name
 from selaras._core.durations import Duration, duration_us
-from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
+from selaras._core.errors import ConfigurationError, StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._core.events import StoreBack, StoreLost
 
 if TYPE_CHECKING:  # a producer never needs a worker's modules
@@ -59,10 +60,12 @@ class AppWorker:
     """A worker of an app, on the loop that runs it."""
 
     def __init__(self, program: Program, options: WorkerOptions) -> None:
+        known(options, WorkerOptions, where="app.worker()")
         self._program = program
         self._options = options
         self._settings = in_force(program.settings, options)
-        self._queues = tuple(dict.fromkeys(checked_name(queue, what="queue") for queue in options.get("queues") or ()))
+        self._queues = _queues(options.get("queues"))
+        _check_rest(options)
         self._worker: Worker | None = None
         self._stopped: bool | None = None
         self._told = asyncio.Event()  # to stop, before there was a worker
@@ -213,6 +216,26 @@ def in_force(settings: Settings, options: WorkerOptions) -> Settings:
         heartbeat=beat,
         grace=_us(options.get("grace"), settings.grace, "grace"),
     )
+
+
+def _queues(given: object) -> tuple[str, ...]:
+    """Return the queues to serve; a text is none, though it can be gone through."""
+    if given is None:
+        return ()
+    if not isinstance(given, (list, tuple, set, frozenset)):
+        raise ConfigurationError(f"queues={given!r}: give a list of queues' names, such as ['mail']")
+    return tuple(dict.fromkeys(checked_name(queue, what="queue") for queue in cast("Iterable[str]", given)))
+
+
+def _check_rest(options: WorkerOptions) -> None:
+    given = cast("Mapping[str, object]", options)
+    for option in ("burst", "owns_process"):
+        yes_or_no(given.get(option, False), option=option)
+    name, observer = given.get("name", ""), given.get("observer")
+    if not isinstance(name, str):
+        raise ConfigurationError(f"name={name!r}: give a text, for people")
+    if observer is not None and not callable(getattr(observer, "heard", None)):
+        raise ConfigurationError(f"observer={observer!r}: give an object with a method heard(event), or None")
 
 
 def _us(given: Duration | None, default: int, name: str) -> int:

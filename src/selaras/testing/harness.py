@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from selaras._app.app import BlockingSelaras, Selaras
+from selaras._app.checks import word
 from selaras._app.current import CurrentJob
 from selaras._app.declared import TaskSpec
 from selaras._app.middleware import Middleware
@@ -164,17 +165,35 @@ class Harness:
 
     # -- looking
 
-    def jobs(self, task: Task[..., Any] | str | None = None, *, state: JobState | str | None = None) -> list[SeenJob]:
+    def jobs(
+        self,
+        task: Task[..., Any] | BlockingTask[..., Any] | str | None = None,
+        *,
+        state: JobState | str | None = None,
+    ) -> list[SeenJob]:
         """Return the jobs there are, the oldest first: of one task, in one state, or all. Ended ones are kept as long as
         the app keeps them.
+
+        Raises:
+            ConfigurationError: the app has no such task, or there is no such state: of these there never are any.
         """
-        name = task.name if isinstance(task, Task) else task
-        wanted = None if state is None else JobState(state)
-        return [
-            job
-            for job in seen_jobs(self.app.program, self._store)
-            if name in (None, job.task) and wanted in (None, job.state)
-        ]
+        seen = seen_jobs(self.app.program, self._store)
+        name = None if task is None else self._name_of(task, seen)
+        wanted = None if state is None else JobState(word(state, JobState, option="state"))
+        return [job for job in seen if name in (None, job.task) and wanted in (None, job.state)]
+
+    def _name_of(self, task: object, seen: list[SeenJob]) -> str:
+        """Return the name of a task. What names none would have no jobs whatever happens."""
+        tasks = self.app.registry.tasks
+        if isinstance(task, str):
+            name, is_there = task, task in tasks or any(job.task == task for job in seen)
+        else:
+            spec = _spec_of(task)
+            name, is_there = spec.name, tasks.get(spec.name) is spec
+        if not is_there:
+            known = ", ".join(sorted(tasks)) or "none"
+            raise ConfigurationError(f"jobs({task!r}): the app has no such task; its tasks are {known}")
+        return name
 
     def assert_enqueued(self, task: Task[P, R] | BlockingTask[P, R], *args: P.args, **kwargs: P.kwargs) -> SeenJob:
         """Assert that this call was enqueued (it may have run meanwhile); return its job, the latest if there are several.
@@ -183,7 +202,7 @@ class Harness:
         """
         spec = _spec_of(task)
         wanted = spec.bind(args, kwargs)
-        found = [job for job in self.jobs(spec.name) if job.arguments == wanted.named()]
+        found = [job for job in self.jobs(task) if job.arguments == wanted.named()]
         if not found:
             raise AssertionError(f"{say_call(spec, wanted)} was not enqueued.\n{say_jobs(self.jobs(), spec.name)}")
         return found[-1]
@@ -192,7 +211,7 @@ class Harness:
         """Assert that this call was not enqueued. That no job of a task was: `assert not t.jobs(task)`."""
         spec = _spec_of(task)
         wanted = spec.bind(args, kwargs)
-        found = [job for job in self.jobs(spec.name) if job.arguments == wanted.named()]
+        found = [job for job in self.jobs(task) if job.arguments == wanted.named()]
         if found:
             raise AssertionError(f"{say_call(spec, wanted)} was enqueued.\n{say_jobs(found, spec.name)}")
 
@@ -342,9 +361,12 @@ def harness(
     return Harness(app, partitions=partitions, start=start, seed=seed)
 
 
-def _spec_of(task: Task[P, R] | BlockingTask[P, R]) -> TaskSpec:
-    aio: Task[P, R] = aio_of(task)
-    return aio.spec
+def _spec_of(task: object) -> TaskSpec:
+    aio: object = aio_of(task)
+    if not isinstance(aio, Task):
+        raise ConfigurationError(f"{task!r} is no task of the app: give one, as it was declared")
+    spec: TaskSpec = aio.spec
+    return spec
 
 
 def _loop_runs() -> bool:
