@@ -13,7 +13,7 @@ from tests.redis.binaries import Binary
 from tests.redis.servers import Cluster, RedisServer
 
 from selaras._contracts.limits import NEWS_MOST
-from selaras._contracts.partition import Fill, Invalidation, ReadRequest
+from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Hit, Look, Miss
 from selaras._core.jobs.job import Put
 from selaras._core.positions import START, Cursor
@@ -136,6 +136,31 @@ async def test_a_late_fill_costs_nothing(cells: Process) -> None:
 
     assert not await cells.store(late, Put("k", b"old", 7))
     assert await cells.value("k") == b"new"
+
+
+async def test_keys_are_voided_by_one_short_script_unless_somebody_writes_one_of_them(
+    cells: Process, redis_server: RedisServer
+) -> None:
+    for key in ("a", "b"):
+        await cells.cache(key)
+    await cells.invalidate(Invalidation(tags=("all",)), START)  # from here on the server knows both scripts
+    tail = await cells.tail()
+    redis_server.call("CONFIG", "RESETSTAT")
+
+    news = await cells.invalidate(Invalidation(("a",)), tail)
+
+    assert [event.name for event in news.events] == ["a"]
+    assert redis_server.calls()["evalsha"] == 1
+    assert isinstance(await cells.look("a"), Miss)
+
+    planted = await cells.plant("instance", Owner(home=1, job="job", fence=7), ("c",), news.tail)
+    redis_server.call("CONFIG", "RESETSTAT")
+    news = await cells.invalidate(Invalidation(("b", "c")), planted.news.tail)
+
+    assert [event.name for event in news.events] == ["b", "c"]
+    assert redis_server.calls()["evalsha"] == 2
+    assert isinstance(await cells.look("b"), Miss)
+    assert [intent.clean for intent in await cells.intents("c")] == [False]
 
 
 async def test_a_server_that_loses_every_value_at_once_makes_nobody_look_for_ever(
