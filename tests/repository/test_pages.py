@@ -70,6 +70,26 @@ def test_an_error_names_a_page_that_is_there() -> None:
     assert f"## {part.title()}\n" in (ROOT / page).read_text(encoding="utf-8")
 
 
+def test_the_page_on_testing_runs_as_it_stands(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == page.count("```python") > 5
+    for name, text in blocks:
+        with (tmp_path / name).open("a", encoding="utf-8") as file:
+            file.write(f"{text}\n\n")
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", "test_shop.py"],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert f"{page.count('test_') - page.count('# test_')} passed" in ran.stdout, ran.stdout
+
+
 def test_the_makefile_explains_its_verbs() -> None:
     said = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
