@@ -34,6 +34,17 @@ async def test_a_waiting_job_never_starts(app: Selaras) -> None:
             await job.result(timeout=5)
 
 
+async def test_a_reason_cannot_colour_the_terminal_of_who_waits(app: Selaras) -> None:
+    @app.task
+    async def note() -> None: ...
+
+    job = await note.enqueue()
+    await job.cancel("\x1b[31mred\nand more")
+
+    with pytest.raises(JobCancelled, match=r"\\x1b\[31mred\\nand more$"):
+        await job.result(timeout=5)
+
+
 async def test_a_running_coroutine_stops_soon(app: Selaras) -> None:
     started, cleaned = asyncio.Event(), asyncio.Event()
 

@@ -256,6 +256,7 @@ async def test_jobs_made_in_a_scope_that_raised_are_dropped(world: World, event:
     await _settle_scope(world, worker, scope, event)
 
     assert await world.state(A) is CANCELLED
+    assert (await world.record(A)).reason == "the transaction or writing() scope that enqueued it was rolled back"
     assert await world.state(SCOPE) is CANCELLED
 
 

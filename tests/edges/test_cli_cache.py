@@ -264,6 +264,26 @@ class Shop:
 """
 
 
+def test_a_negative_number_that_looks_like_an_option_is_helped(shell: Shell, line: Line) -> None:
+    shell.enqueue()
+
+    wrong = line("cache", "get", "product", "-1")
+
+    assert wrong.exit_code == 2
+    assert "a negative number is written after `--`, or with its name, as in id=-1" in wrong.stderr
+    for right in (("--", "-1"), ("id=-1",)):
+        assert json.loads(line("cache", "get", "product", "--json", *right).stdout)["value"]["id"] == -1
+
+
+def test_a_name_that_no_parameter_has_is_told(shell: Shell, line: Line) -> None:
+    shell.enqueue()
+
+    wrong = line("cache", "get", "product", "idd=42")
+
+    assert wrong.exit_code == 2
+    assert "there is no parameter 'idd': it takes id" in wrong.stderr
+
+
 def test_a_methods_values_are_named_by_what_stands_for_its_object(shell: Shell, line: Line) -> None:
     shell.write("methods.py", _METHODS)
     shell.python("""

@@ -138,7 +138,9 @@ def test_failed_jobs_are_retried_by_id_or_all_of_them(shell: Shell, line: Line) 
 def test_retry_needs_to_know_which(line: Line, shell: Shell) -> None:
     shell.enqueue()
     assert line("jobs", "retry").exit_code == 2
-    assert line("jobs", "retry", "a", "--failed").exit_code == 2
+    both = line("jobs", "retry", "a", "--failed")
+    assert both.exit_code == 2
+    assert "ids were given, too" in both.stderr
     assert line("jobs", "retry", "a", "--queue", "mail").exit_code == 2
 
 
@@ -280,3 +282,23 @@ def test_a_list_of_a_name_that_is_none_says_so(shell: Shell, line: Line) -> None
     assert "the app has no task 'reprise'; did you mean 'reprice'?" in task.stderr
     assert known.stderr == ""
     assert queue.exit_code == task.exit_code == known.exit_code == 0
+
+
+def test_a_scope_is_shown_without_arguments(shell: Shell, line: Line) -> None:
+    shell.python("""
+        import asyncio
+        from shop import app, product, slow
+
+        async def main():
+            async with app:
+                async with product.key(1).writing() as scope:
+                    await slow.options(id="child").enqueue(1)
+                    open("scope", "w").write(scope._session.owner.job)
+
+        asyncio.run(main())
+    """)
+
+    scope = line.json("jobs", "show", (shell.directory / "scope").read_text())
+
+    assert (scope["task"], scope["arguments"]) == ("writing", {})
+    assert "argument" not in line("jobs", "show", scope["id"]).stdout

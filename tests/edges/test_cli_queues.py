@@ -19,6 +19,20 @@ def test_queues_are_summed_over_partitions_and_one_without_a_worker_is_told(shel
     assert "default: 6 unfinished jobs and no worker; start one: selaras worker shop:app -q default" in text.stderr
 
 
+def test_jobs_that_no_worker_could_run_are_no_reason_to_start_one(shell: Shell, line: Line) -> None:
+    module = "from selaras import Selaras\n\napp = Selaras()\n\n\n@app.task\nasync def note({}: int) -> None: ...\n"
+    shell.write("notes.py", module.format("n"))
+    shell.enqueue("note.call(1)", "note.call(2)", module="notes")
+    shell.write("notes.py", module.format("number_of_it"))
+    shell.work(module="notes")
+
+    said = line("queues", "--app", "notes:app").stderr
+
+    assert "default: 2 unfinished jobs that no worker could run: " in said
+    assert "a value for n, which it does not have" in said
+    assert "start one" not in said
+
+
 @everywhere
 def test_a_paused_queue_is_not_worked_on_until_it_is_resumed(shell: Shell, line: Line) -> None:
     shell.enqueue("slow.options(id='a').call(0)")

@@ -31,6 +31,7 @@ from selaras._core.jobs.failure import MESSAGE_MOST, Failure, cut
 from selaras._core.jobs.job import JobRecord, Refusal
 from selaras._core.jobs.states import JobState
 from selaras._core.routing import partition_of
+from selaras._core.texts import one_line
 
 _log = logging.getLogger("selaras")
 
@@ -202,7 +203,9 @@ def _result_of(program: Program, record: JobRecord) -> Any:
                 raise JobFailed("WorkerLost", record.reason)
             raise JobFailed(failure.type, failure.message, failure.traceback)
         case _:
-            raise JobCancelled(f"job {record.id} {record.state.value}: {record.reason or 'no reason was given'}")
+            raise JobCancelled(
+                f"job {record.id} {record.state.value}: {one_line(record.reason) or 'no reason was given'}"
+            )
 
 
 # -- nobody is there

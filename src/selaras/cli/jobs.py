@@ -136,7 +136,9 @@ async def show(target: Target, id: str, as_json: bool) -> None:
 @on_store
 async def retry(target: Target, ids: Sequence[str], all_failed: bool, queue: str, task: str, as_json: bool) -> None:
     """Retry failed jobs: a fresh budget of attempts, their history kept."""
-    if bool(ids) == all_failed:
+    if ids and all_failed:
+        raise Misused("--failed means all failed jobs, and ids were given, too: say one of both")
+    if not ids and not all_failed:
         raise Misused("say which: ids of failed jobs, or --failed for all of them")
     if ids and (queue or task):
         raise Misused("--queue and --task go with --failed, not with ids")

@@ -6,6 +6,7 @@ import errno
 import importlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -81,6 +82,11 @@ class CommandLine(click.Group):
         except SelarasError as error:
             logging.getLogger("selaras.cli").debug("failed", exc_info=True)
             raise told(error) from error
+        except click.NoSuchOption as error:
+            if not re.match(r"-[\d.]", error.option_name):
+                raise
+            hint = "a negative number is written after `--`, or with its name, as in id=-1"
+            raise click.NoSuchOption(error.option_name, f"{error.message}; {hint}", ctx=error.ctx) from error
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted") from error
 

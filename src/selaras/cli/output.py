@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from selaras._core.durations import format_us
+from selaras._core.texts import one_line as one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,13 +100,6 @@ def print_json(value: object) -> None:
     except UnicodeError:  # a narrow terminal, or a lone surrogate: escapes are legal JSON and say the same
         text = json.dumps(plain(value), indent=2, ensure_ascii=True, allow_nan=False)
     click.echo(text)
-
-
-def one_line(text: str) -> str:
-    """Return text that cannot move the cursor, start a line or colour a terminal: control characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def many_lines(text: str) -> str:

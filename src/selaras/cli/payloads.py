@@ -10,7 +10,7 @@ from selaras._app.current import Progress
 from selaras._app.info import shown_progress
 from selaras._core.codec import CorruptBytes, peek
 from selaras._core.jobs.failure import Failure
-from selaras._core.jobs.job import JobRecord
+from selaras._core.jobs.job import JobKind, JobRecord
 from selaras.cli.output import one_line
 
 
@@ -23,6 +23,8 @@ class Unreadable(Struct, frozen=True):
 
 def arguments_of(job: JobRecord) -> dict[str, Any]:
     """Return a job's arguments by name; a payload that is none as one thing that cannot be read."""
+    if job.kind is not JobKind.TASK:  # a scope or a lock takes none
+        return {}
     try:
         found = peek(job.payload)
     except CorruptBytes as error:

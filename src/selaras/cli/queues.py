@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import click
 
-from selaras._app.survey import pause_queue, queue_stats
-from selaras._contracts.partition import QueueStats
+from selaras._app.survey import list_jobs, pause_queue, queue_stats
+from selaras._contracts.partition import JobFilter, QueueStats
 from selaras._core.jobs.states import JobState
 from selaras.cli.exits import Told
 from selaras.cli.listing import ListByDefault, nearest
 from selaras.cli.output import ago_text, counted, instant_json, one_line, print_json, print_table
 from selaras.cli.target import Target, json_option, on_store
+from selaras.cli.waiting import stray_reason
 
 _SHOWN: Final = (
     JobState.READY,
@@ -25,6 +26,9 @@ _SHOWN: Final = (
     JobState.SUCCEEDED,
 )
 _UNFINISHED: Final = (JobState.READY, JobState.HELD, JobState.SCHEDULED, JobState.BLOCKED, JobState.RUNNING)
+
+_LOOKED_AT: Final = 100
+"""Jobs of a queue without workers, the newest, that are asked whether any worker could run them."""
 
 
 @click.group(cls=ListByDefault)
@@ -44,7 +48,7 @@ async def list_(target: Target, as_json: bool) -> None:
     columns = ("QUEUE", *(state.value.upper() for state in _SHOWN), "WORKERS", "OLDEST", "NOTE")
     print_table(columns, [_row(queue, target.now_us) for queue in stats], empty=f"no queues in {target.store.url}")
     for queue in stats:
-        hint = _hint(target, queue)
+        hint = await _hint(target, queue)
         if hint:
             click.echo(f"{one_line(queue.name)}: {hint}", err=True)
 
@@ -115,9 +119,14 @@ def _notes(queue: QueueStats) -> list[str]:
     return notes
 
 
-def _hint(target: Target, queue: QueueStats) -> str:
+async def _hint(target: Target, queue: QueueStats) -> str:
     waiting = sum(queue.counts.get(state.value, 0) for state in _UNFINISHED)
     if not queue.workers and waiting:
+        newest = (await list_jobs(target.store, JobFilter(queue=queue.name, states=_UNFINISHED, limit=_LOOKED_AT))).jobs
+        reasons = {stray_reason(target, job) for job in newest}
+        if newest and "" not in reasons:
+            # A worker of this program is no help: it would give them back again.
+            return f"{counted(waiting, 'unfinished job')} that no worker could run: {one_line('; '.join(sorted(reasons)[:3]))}"
         return f"{counted(waiting, 'unfinished job')} and no worker; start one: {target.start_line(queue.name)}"
     return ""
 

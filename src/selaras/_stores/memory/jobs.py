@@ -55,7 +55,7 @@ from selaras._core.jobs.job import (
     standing,
 )
 from selaras._core.jobs.lifecycle import FINAL, SETTLING, UNCOUNTED, WAITING, allowed, ending
-from selaras._core.jobs.reasons import Reason, exhausted
+from selaras._core.jobs.reasons import Reason, exhausted, parent_ended
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import home_of, id_entry, partition_of
 from selaras._stores.memory.cells import Cells
@@ -809,8 +809,7 @@ class Jobs:
             case JobState.CANCELLED | JobState.EXPIRED | None:
                 released = effect.edge is Edge.FINISHED
                 if not released:
-                    ended = effect.state and Reason.PARENT_ENDED % (effect.parent, effect.state)
-                    row.reason = ended or Reason.PARENT_GONE % effect.parent
+                    row.reason = parent_ended(effect.parent, effect.state, is_scope=effect.edge is Edge.SCOPE)
                     self._end(row, JobEvent.CANCEL, JobState.CANCELLED, now)
                     return
             case _:  # it was retried by hand

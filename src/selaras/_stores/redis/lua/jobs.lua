@@ -947,7 +947,13 @@ local function part(parent, child, edge, state, value, positions)
         if not released then
             row[ROW.stuck] = stuck
             local ended = NAMES_OF_STATES[state]
-            row[ROW.reason] = ended and string.format(REASON.PARENT_ENDED, parent, ended) or string.format(REASON.PARENT_GONE, parent)
+            if not ended then
+                row[ROW.reason] = string.format(REASON.PARENT_GONE, parent)
+            elseif edge == EDGE.SCOPE then -- its id is one that nobody was ever told
+                row[ROW.reason] = REASON.ROLLED_BACK
+            else
+                row[ROW.reason] = string.format(REASON.PARENT_ENDED, parent, ended)
+            end
             end_job(row, EVENT.CANCEL, STATE.CANCELLED)
             return
         end
