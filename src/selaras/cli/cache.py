@@ -19,10 +19,10 @@ from selaras._app.cached import Cached
 from selaras._app.declared import FamilySpec
 from selaras._app.key import Fresh, Key, Reading
 from selaras._app.lineage import noted
+from selaras._app.program import Program
 from selaras._app.survey import cache_stats, invalidate_key, live_instances, long_writers
 from selaras._app.tags import doubt_tag
 from selaras._app.warming import LOADS_AT_ONCE, Warmed, warm as warm_keys
-from selaras._cache.family import Slot
 from selaras._core.cache.consistency import AGES_US, Audits, Found, Ledger
 from selaras._core.cache.opening import shown_keys
 from selaras._core.cache.tagging import tag_text, tag_texts
@@ -452,19 +452,20 @@ def key_for(target: Target, family: str, arguments: Sequence[str]) -> Key[Any]:
     program = target.app.program
     try:
         if spec.is_method:
-            return Key(program, _slot_of_method(spec, arguments, program.process().partitions))
+            return _key_of_method(program, spec, arguments)
         args, kwargs = read_arguments(spec.function, spec.signature.annotations, arguments)
         return Cached[..., Any](program, spec).key(*args, **kwargs)
     except (TypeError, NotEncodable) as error:
         raise Misused(f"{family}: {error}") from error
 
 
-def _slot_of_method(spec: FamilySpec, texts: Sequence[str], partitions: int) -> Slot:
-    """Return the place of a method's value: there is no object, and what of it is part of the key is the first argument."""
+def _key_of_method(program: Program, spec: FamilySpec, texts: Sequence[str]) -> Key[Any]:
+    """Return the key of a method's value: there is no object, and what of it is part of the key is the first argument."""
+    partitions = program.process().partitions
     itself, *parameters = inspect.signature(spec.function).parameters.values()
     if not spec.has_self_part:
         args, kwargs = read_arguments(parameters, spec.signature.annotations, texts)
-        return spec.slot_without_object(None, args, kwargs, partitions)
+        return Key(program, spec.slot_without_object(None, args, kwargs, partitions))
     name, names = spec.self_name, [it.name for it in parameters]
     rest = list(texts)
     for text in texts:
@@ -474,7 +475,7 @@ def _slot_of_method(spec: FamilySpec, texts: Sequence[str], partitions: int) -> 
         rest.remove(text)
         part = read_value(name, value if named and word in (name, itself.name) else text, Any)
         args, kwargs = read_arguments(parameters, spec.signature.annotations, rest)
-        return spec.slot_without_object(part, args, kwargs, partitions)
+        return Key(program, spec.slot_without_object(part, args, kwargs, partitions))
     raise Misused(
         f"{spec.name} is a method: its first argument, {name!r}, says of which object, as in {_example(spec, names)}"
     )
