@@ -284,6 +284,7 @@ async def test_a_scope_that_writes_for_long_is_listed_like_a_job(app: Selaras, s
         (scope,) = await long_writers(process.store, now_us + LONG_US)
 
         assert (scope.kind, scope.writes) == (JobKind.WRITING, ("plain:1",))
+        assert f"intent     a writing() scope (on {scope.instance}) writes plain:1" in await shop.plain.key(1).explain()
         assert await long_writers(process.store, now_us) == ()
 
 

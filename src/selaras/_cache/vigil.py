@@ -18,6 +18,7 @@ from selaras._core.cache.entry import Intent
 from selaras._core.cache.events import CacheEvent, IntentStands
 from selaras._core.cache.opening import open_name, shown_key
 from selaras._core.errors import StoreUnavailable
+from selaras._core.jobs.job import JobKind
 from selaras._core.positions import START, Scope
 
 LONG_US: Final = 10_000_000
@@ -33,11 +34,16 @@ class Holding(Struct, frozen=True):
     task: str = ""
     instance: str = ""
     since_us: int = 0
+    is_scope: bool = False
 
     def shown(self, now_us: int) -> str:
         """Say it, for people."""
         what = shown_key(self.intent.key)
-        who = f"job {self.intent.job}" + (f" ({self.task}, on {self.instance or 'no worker now'})" if self.task else "")
+        if self.is_scope:
+            who = f"a writing() scope (on {self.instance or 'no process now'})"
+        else:
+            who = f"job {self.intent.job}"
+            who += f" ({self.task}, on {self.instance or 'no worker now'})" if self.task else ""
         return f"{who} writes {what}" + (f", for {(now_us - self.since_us) / 1e6:.0f} s" if self.since_us else "")
 
 
@@ -129,7 +135,8 @@ class Vigil:
         record, _ = await self._partitions[intent.home].job(intent.job, START)
         if record is None:
             return Holding(intent)
-        return Holding(intent, record.task, record.instance, record.started_us)
+        is_scope = record.kind is JobKind.WRITING
+        return Holding(intent, record.task, record.instance, record.started_us, is_scope)
 
 
 def _tags_of(slot: Slot) -> tuple[str, ...]:
