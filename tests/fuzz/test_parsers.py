@@ -133,3 +133,13 @@ def _pieces(seeds: tuple[str, ...]) -> st.SearchStrategy[str]:
     """Parts of what is right, and single characters that mean something somewhere."""
     parts = sorted({seed[first : first + size] for seed in seeds for first in range(len(seed)) for size in (1, 3, 9)})
     return st.sampled_from(parts) | st.sampled_from(list(":/?#[]@&=%,-+.0 9eE\n\0\ud800{}\"'")) | st.text(max_size=3)
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///x.db\0", "redis:/user:secret@host", "redis+cluster:/+]7::[:1000?paredis+clu4"]
+)
+def test_what_a_hunt_has_found_in_urls_is_refused_and_tells_no_password(url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        TEXTS["url"].read(url)
+
+    assert "secret" not in str(refused.value)

@@ -183,6 +183,8 @@ def _file_of(url: str, host: str, path: str, namespace: str, base: Path) -> Path
         raise ConfigurationError(
             f"{url} names no file: sqlite:///{DEFAULT_FILE} is relative, sqlite:////data/jobs.db absolute"
         )
+    if "\0" in name:
+        raise ConfigurationError(f"{url!r} names no file: a file's name holds no NUL character")
     file = (base / name).resolve()
     if namespace:
         file = file.with_name(f"{file.stem}-{namespace}{file.suffix}")

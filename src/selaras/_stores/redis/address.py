@@ -209,10 +209,14 @@ class _Url:
     """The parts of a URL, while it is read."""
 
     def __init__(self, url: str) -> None:
-        self.shown = masked(url)
-        scheme, _, rest = url.partition("://")
+        scheme, slashes, rest = url.partition("://")
+        self.shown = (
+            masked(url) if slashes else f"{url.partition(':')[0]}:..."
+        )  # without them nobody knows what a password is
         self.scheme = scheme.lower()
         self.shape: Shape
+        if self.scheme not in SCHEMES:
+            self.refuse(f"it begins with none of {', '.join(f'{one}://' for one in sorted(SCHEMES))}")
         self.shape, self.secure = SCHEMES[self.scheme]
         rest, _, query = _split(rest)
         self.options: dict[str, str] = {}
