@@ -63,6 +63,12 @@ def test_an_option_of_an_enqueue_is_checked_at_the_call(case: str) -> None:
 DECLARATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "priority": ({"priority": "high"}, r"task 'declared': priority='high': give a whole number"),
     "retries": ({"retries": "3"}, r"task 'declared': retries='3': give a whole number from 0"),
+    "far too many retries": ({"retries": 10**20}, r"give a whole number from 0 to 2,147,483,647"),
+    "a longest back-off that is shorter": (
+        {"backoff": "10m", "backoff_most": "1m"},
+        r"task 'declared': backoff_most=1m is shorter than backoff=10m",
+    ),
+    "one shorter than the default": ({"backoff_most": "500ms"}, r"backoff_most=500ms is shorter than backoff=1s"),
     "max_lost": ({"max_lost": -1}, r"task 'declared': max_lost=-1: give a whole number from 0"),
     "ordered": ({"ordered": "no"}, r"task 'declared': ordered='no': give True or False"),
     "exclusive": ({"exclusive": 0}, r"task 'declared': exclusive=0: give True or False"),
@@ -83,6 +89,55 @@ def test_a_declaration_is_checked_at_import(case: str) -> None:
     assert "declared" not in app.registry.tasks
 
 
+FAMILIES: dict[str, tuple[dict[str, Any], str]] = {
+    "loads below nothing": ({"fallback_loads": -1}, r"fallback_loads=-1: give a whole number from 1 to"),
+    "no loads": ({"fallback_loads": 0}, r"fallback_loads=0: give a whole number from 1 to"),
+    "a word for fresh": ({"fresh": "newest"}, r"fresh='newest': give 'strict', 'causal', or how old at most"),
+    "a time there is not": ({"fresh": "5 years"}, r"fresh='5 years': units are"),
+}
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_a_family_is_checked_at_import(case: str) -> None:
+    declaration, said = FAMILIES[case]
+
+    def declared(id: int) -> int:
+        return id
+
+    with pytest.raises(ConfigurationError, match=said):
+        app.cached(**declaration)(declared)
+
+
+def test_how_old_a_value_may_be_is_a_duration_like_others() -> None:
+    shop = Selaras("memory://")
+
+    @shop.cached(fresh="5s")
+    async def stock(id: int) -> int:
+        return id
+
+    assert stock.family.family.level == 5_000_000
+
+
+def test_what_tells_no_parameters_is_neither_task_nor_cached() -> None:
+    for declare in (lambda: app.cached(int), lambda: app.task(int)):
+        with pytest.raises(ConfigurationError, match=r"<class 'int'> does not say which parameters it takes"):
+            declare()
+
+
+def test_a_read_parameter_can_take_what_the_family_returns() -> None:
+    text: Any = Read(price)
+
+    async def declared(id: int, *, p: str = text) -> None: ...
+
+    with pytest.raises(
+        ConfigurationError, match=r"task 'declared': p: str = Read\(price\): price returns int, which is never str"
+    ):
+        app.task(declared)
+
+    @app.task
+    async def fits(id: int, *, p: float | None = text, q: Any = text, r: Later = text) -> None: ...
+
+
 def test_a_function_is_a_task_or_cached() -> None:
     blocking = BlockingSelaras("memory://")
 
@@ -97,12 +152,17 @@ def test_a_function_is_a_task_or_cached() -> None:
         blocking.task(rate)
 
 
+class Later:
+    """A type that cannot be stored, and need not be: nothing is known of it."""
+
+
 class Tracing(Middleware):
     """Does nothing."""
 
 
 APPS: dict[str, tuple[Callable[[], object], str]] = {
     "a URL of a number": (lambda: Selaras(5), r"5 is no URL of a store: give one of"),  # type: ignore[arg-type]
+    "a file in memory": (lambda: Selaras("sqlite:///:memory:"), r"is a file; a store in this .* is memory://"),
     "a namespace of a number": (lambda: Selaras("memory://", namespace=5), r"namespace=5: give letters"),  # type: ignore[arg-type]
     "a namespace with a slash": (lambda: Selaras("memory://", namespace="a/b"), r"namespace='a/b': give letters"),
     "a module instead of a list": (

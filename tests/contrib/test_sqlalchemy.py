@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from tests.contrib.alchemy import Product, Shop
+from tests.contrib.alchemy import Base, Product, Shop
 from tests.contrib.conftest import Victim, until
 
 from selaras import ConfigurationError, StoreUnavailable
@@ -483,3 +483,22 @@ def test_the_bound_is_quiet(shop: Shop, caplog: pytest.LogCaptureFixture) -> Non
         with shop.session.begin() as session:
             session.get_one(Product, 1).price = price
     assert caplog.text == ""
+
+
+def test_what_is_no_model_session_or_keys_is_refused_with_what_to_give(shop: Shop) -> None:
+    maker = sessionmaker(shop.engine)
+    nothing: Any = None
+    with pytest.raises(ConfigurationError, match=r"bind\(\.\.\., None\): say which cached values"):
+        bind(shop.app, maker, nothing)
+    for model in ("Product", int, Product(id=1)):
+        keys: Any = {model: shop.price}
+        with pytest.raises(ConfigurationError, match="give a model, the class itself"):
+            bind(shop.app, maker, keys)
+    for how in (shop.app.task, shop.mail):
+        keys = {Product: how}
+        with pytest.raises(ConfigurationError, match="neither a cached family nor a function of a row"):
+            bind(shop.app, maker, keys)
+    with pytest.raises(ConfigurationError, match=r"writes\(None, \.\.\.\): give the session"):
+        writes(nothing, shop.price.key(1))
+    keys = {Base: list}  # what all models are derived from
+    bind(shop.app, maker, keys)

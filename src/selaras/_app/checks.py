@@ -28,9 +28,9 @@ def known(said: Mapping[str, object], options: type, *, where: str) -> None:
             raise TypeError(f"{where} has no option {name!r}; {hint}")
 
 
-def count(value: object, *, option: str) -> int:
-    """Return a whole number from 0."""
-    return _whole(value, option, 0, _COUNT_MOST, "a whole number from 0")
+def count(value: object, *, option: str, least: int = 0) -> int:
+    """Return a whole number from `least`."""
+    return _whole(value, option, least, _COUNT_MOST, f"a whole number from {least} to {_COUNT_MOST:,}")
 
 
 def rank(value: object, *, option: str) -> int:

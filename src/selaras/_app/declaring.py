@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from inspect import Parameter
 from string import Formatter
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
@@ -13,7 +14,7 @@ from selaras._app.checks import count, rank, word, yes_or_no
 from selaras._app.declared import FamilySpec, KeyPlan, LinePlan, OpenPlan, TaskSpec
 from selaras._app.key import Fresh, level_of
 from selaras._app.lifetimes import OldValue
-from selaras._app.loaders import SelfKey, calling, calling_with, loader_of, of_self, old_parameter
+from selaras._app.loaders import SelfKey, calling, calling_with, check_parameters, loader_of, of_self, old_parameter
 from selaras._app.program import Program
 from selaras._app.read import Reads
 from selaras._app.tags import BlockingTag, Tag, TagBinding, name_of_tag
@@ -25,10 +26,12 @@ from selaras._core.cache.key import checked_name
 from selaras._core.cache.lifetimes import Adaptive
 from selaras._core.cache.tagging import tag_text, tag_texts
 from selaras._core.codec import codec_of
-from selaras._core.durations import Duration, duration_us
+from selaras._core.durations import Duration, duration_us, format_us
 from selaras._core.errors import ConfigurationError
+from selaras._core.hints import Hints
 from selaras._core.jobs.retry import Backoff, Policy
 from selaras._core.positions import Scope
+from selaras._core.shapes import can_become
 from selaras._core.signature import Signature
 
 
@@ -94,7 +97,7 @@ class CommonFamilyOptions(TypedDict, total=False):
     replica_lag: Duration
     during_write: Literal["load", "serve"]
     tiers: Sequence[Literal["local", "host", "shared"]]
-    fresh: Fresh | None
+    fresh: Fresh | Duration | None
     beta: float
     soft_timeout: Duration | None
     hard_timeout: Duration | None
@@ -147,6 +150,7 @@ def declare_task(
     name = _name_of(function, name, "task")
     read_bindings = _read_parameters(function)
     signature = Signature.of(function, skip=frozenset(read_bindings))
+    _check_reads(name, function, read_bindings)
     opens: list[OpenPlan] = []
     written: list[KeyPlan] = []
     for one in _writes(writes):
@@ -163,7 +167,7 @@ def declare_task(
         mode=_mode(name, function, executor),
         policy=Policy(
             retries=settings.retries if retries is None else count(retries, option=f"task {name!r}: retries"),
-            backoff=_backoff(program, backoff, backoff_most),
+            backoff=_backoff(name, program, backoff, backoff_most),
             timeout_us=settings.timeout if timeout is None else duration_us(timeout, name="timeout"),
             max_lost=settings.max_lost if max_lost is None else count(max_lost, option=f"task {name!r}: max_lost"),
             result_ttl_us=settings.result_ttl if result_ttl is None else duration_us(result_ttl, name="result_ttl"),
@@ -196,6 +200,23 @@ def _each(several: Keyed | Sequence[Keyed]) -> list[Keyed]:
 def _read_parameters(function: Callable[..., Any]) -> dict[str, Binding[Any]]:
     parameters = inspect.signature(function).parameters
     return {name: p.default.binding for name, p in parameters.items() if isinstance(p.default, Reads)}
+
+
+def _check_reads(task: str, function: Callable[..., Any], reads: Mapping[str, Binding[Any]]) -> None:
+    """Refuse a parameter that can be no value of the family it reads. Annotations that say nothing are let be."""
+    annotations = {name: inspect.signature(function).parameters[name].annotation for name in reads}
+    hints = Hints(function, {name: Any if one is Parameter.empty else one for name, one in annotations.items()})
+    for name, binding in reads.items():
+        family = binding.family
+        try:
+            given, taken = codec_of(family.signature.returns).shape, codec_of(hints.resolve(name)).shape
+        except (ConfigurationError, NameError):
+            continue
+        if not can_become(given, taken):
+            raise ConfigurationError(
+                f"task {task!r}: {name}: {taken.name} = Read({family.name}): {family.name} returns {given.name}, which is "
+                f"never {taken.name}"
+            )
 
 
 def _opening(task: str, source: Whole | Tag | TagBinding, signature: Signature) -> OpenPlan:
@@ -348,10 +369,15 @@ def _mode(task: str, function: Callable[..., Any], executor: str | None) -> Mode
     return Mode.PROCESS
 
 
-def _backoff(program: Program, first: Duration | None, most: Duration | None) -> Backoff:
+def _backoff(task: str, program: Program, first: Duration | None, most: Duration | None) -> Backoff:
     first_us = program.settings.backoff if first is None else duration_us(first, name="backoff")
     most_us = program.settings.backoff_most if most is None else duration_us(most, name="backoff_most")
-    return Backoff(first_us, max(first_us, most_us) if most is None else most_us)
+    if most is not None and most_us < first_us:
+        raise ConfigurationError(
+            f"task {task!r}: backoff_most={format_us(most_us)} is shorter than backoff={format_us(first_us)}, the first retry's "
+            f"delay: give at least that, or a shorter backoff"
+        )
+    return Backoff(first_us, max(first_us, most_us))
 
 
 # -- families
@@ -371,7 +397,7 @@ def declare_family(
     replica_lag: Duration = 0,
     during_write: Literal["load", "serve"] = "load",
     tiers: Sequence[Literal["local", "host", "shared"]] = ("local", "host", "shared"),
-    fresh: Fresh | None = None,
+    fresh: Fresh | Duration | None = None,
     beta: float = 1.0,
     soft_timeout: Duration | None = None,
     hard_timeout: Duration | None = None,
@@ -448,7 +474,7 @@ def declare_family(
         hard_timeout_us=hard_us,
         stale_if_error_us=if_error_us,
         stale_while_revalidate_us=meanwhile_us,
-        fallback_loads=_at_least_one(name, fallback_loads),
+        fallback_loads=count(fallback_loads, option=f"family {name!r}: fallback_loads", least=1),
         max_value=_bytes(name, "max_value", max_value, program.settings.max_value),
         compress_threshold=_bytes(name, "compress_threshold", compress_threshold, program.settings.compress_threshold),
         audit=_share(name, audit, during_write),
@@ -502,12 +528,6 @@ def _share(family: str, audit: object, during_write: str) -> float:
             f"purpose, and an audit could not tell: leave one of them out"
         )
     return float(audit)
-
-
-def _at_least_one(family: str, loads: object) -> int:
-    if count(loads, option=f"family {family!r}: fallback_loads") < 1:
-        raise ConfigurationError(f"family {family!r}: fallback_loads=0 would answer nobody: give at least 1")
-    return cast(int, loads)
 
 
 def _bytes(family: str, option: str, given: int | None, default: int) -> int:
@@ -609,6 +629,7 @@ def _name_of(function: Callable[..., Any], name: str | None, what: str) -> str:
     _refuse_method(function)
     if not callable(function):
         raise ConfigurationError(f"@app.task decorates a function, not {function!r}")
+    check_parameters(function)
     return _named(name if name is not None else getattr(function, "__name__", ""), function, what)
 
 

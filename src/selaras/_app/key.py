@@ -14,7 +14,7 @@ from selaras._app.writing import BlockingWriting, Writing
 from selaras._cache.cache import MISSING
 from selaras._cache.family import Slot
 from selaras._core.cache.freshness import Level
-from selaras._core.durations import duration_us
+from selaras._core.durations import Duration, duration_us
 from selaras._core.errors import ConfigurationError
 
 V = TypeVar("V")
@@ -24,13 +24,17 @@ Fresh: TypeAlias = Literal["strict", "causal"] | float | timedelta
 """How fresh a read must be: as of now, as of the current job's claim, or at most so many seconds old."""
 
 
-def level_of(fresh: Fresh, *, name: str = "fresh") -> Level:
+def level_of(fresh: Fresh | Duration, *, name: str = "fresh") -> Level:
     """Return the cache's word for it. `name` is for the message."""
-    if isinstance(fresh, str):
-        if fresh in ("strict", "causal"):
-            return fresh
-        raise ConfigurationError(f"{name}={fresh!r}: give 'strict', 'causal', or at most how many seconds old")
-    return duration_us(fresh, name=name)
+    match fresh:
+        case "strict":
+            return "strict"
+        case "causal":
+            return "causal"
+        case str() if not fresh[:1].isdigit():
+            raise ConfigurationError(f"{name}={fresh!r}: give 'strict', 'causal', or how old at most, as in '5s'")
+        case _:
+            return duration_us(fresh, name=name)
 
 
 class Reading(Struct, Generic[V_co], frozen=True):

@@ -59,6 +59,7 @@ def loader_of(given: Any) -> Loader:
             )
         )
     called = _called(function)
+    check_parameters(function)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise ConfigurationError(
             f"family {name or repr(function)!r} is a generator function: a value is returned once; return a list instead"
@@ -66,6 +67,16 @@ def loader_of(given: Any) -> Loader:
     owner = str(getattr(function, "__qualname__", "")).rpartition(".")[0]
     is_method = not static and inspect.isfunction(function) and bool(owner) and not owner.endswith("<locals>")
     return Loader(function, f"{owner.rpartition('<locals>.')[2]}.{name}" if is_method else name, is_method)
+
+
+def check_parameters(function: Callable[..., Any]) -> None:
+    """Raise ConfigurationError for what does not say which parameters it takes, as some of Python's own classes."""
+    try:
+        inspect.signature(function)
+    except ValueError:
+        raise ConfigurationError(
+            f"{function!r} does not say which parameters it takes: write a function of your own that calls it"
+        ) from None
 
 
 def of_self(loader: Loader, self_key: object, *, said: bool) -> Callable[[Any], object] | None:

@@ -185,6 +185,8 @@ def _file_of(url: str, host: str, path: str, namespace: str, base: Path) -> Path
         )
     if "\0" in name:
         raise ConfigurationError(f"{url!r} names no file: a file's name holds no NUL character")
+    if name == ":memory:":
+        raise ConfigurationError(f"{url}: a SQLite store is a file; a store in this process's memory is memory://")
     file = (base / name).resolve()
     if namespace:
         file = file.with_name(f"{file.stem}-{namespace}{file.suffix}")

@@ -10,8 +10,8 @@ no job and voided no tag. Until then jobs stay here, and are dropped with a roll
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from selaras._app.app import BlockingSelaras, Selaras
 from selaras._app.cached import BlockingCached, Cached
@@ -20,9 +20,12 @@ from selaras._app.once import finish
 from selaras._app.placing import admit, admit_under
 from selaras._app.program import Program
 from selaras._app.scoping import Scope
+from selaras._app.task import BlockingTask, Task
 from selaras._cache.family import Slot
 from selaras._cache.session import SESSION, Mark, Session, SessionKind, session_here
 from selaras._core.errors import ConfigurationError, IdConflict
+
+M = TypeVar("M")
 
 _log = logging.getLogger("selaras")
 
@@ -148,11 +151,34 @@ KeysOf: TypeAlias = AnyCached | Callable[[Any], AnyKey | Iterable[AnyKey]]
 """How keys come from a row: a family, whose arguments are the row's primary key; or a function of the row."""
 
 
+_APPS: Final = (Selaras, BlockingSelaras)
+
+
+def _owner(method: object) -> object:
+    return getattr(method, "__self__", None)
+
+
+def keys_of_models(
+    program: Program, keys: Mapping[type[M], KeysOf], is_model: Callable[[type[object]], bool]
+) -> dict[type[M], Keys]:
+    """Return the keys of each model that a program binds. Raises ConfigurationError for what is no model, or says no keys."""
+    if not isinstance(keys, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
+        raise ConfigurationError(
+            f"bind(..., {keys!r}): say which cached values hang on the rows of which model: {{Product: product}}"
+        )
+    for model in keys:
+        given = cast(object, model)
+        if not isinstance(given, type) or not is_model(given):
+            raise ConfigurationError(f"bind(..., {{{given!r}: ...}}): give a model, the class itself: {{Product: ...}}")
+    return {model: Keys(program, model, how) for model, how in keys.items()}
+
+
 class Keys:
     """The keys of a model's rows. `by_identity`: they hang on nothing but the primary key."""
 
     def __init__(self, program: Program, model: type[Any], keys: KeysOf) -> None:
-        if not callable(keys):
+        said = cast(object, keys)
+        if not callable(said) or isinstance(said, (Task, BlockingTask)) or isinstance(_owner(said), _APPS):
             raise ConfigurationError(
                 f"bind: {model.__name__}: {keys!r} is neither a cached family nor a function of a row that returns keys"
             )

@@ -35,6 +35,7 @@ from selaras._app.transacting import (
     Places,
     Savepoint,
     Transaction,
+    keys_of_models,
     program_of,
     slots_of,
 )
@@ -63,6 +64,7 @@ def bind(app: AnyApp, keys: Mapping[type[Model], KeysOf], *, apart: bool = False
         ConfigurationError: what does not fit; a model is bound already.
     """
     program = program_of(app)
+    of_models = keys_of_models(program, keys, lambda model: issubclass(model, Model))
     hooks = _HOOKS.get(program)
     if hooks is None:
         hooks = _HOOKS[program] = _Hooks(program, apart=apart)
@@ -72,8 +74,8 @@ def bind(app: AnyApp, keys: Mapping[type[Model], KeysOf], *, apart: bool = False
                 hooks.connected(None, connection)
     elif hooks.apart is not apart:
         raise ConfigurationError(f"bind(..., apart={apart}): this app was bound with apart={hooks.apart} before")
-    for model, how in keys.items():
-        hooks.bind(model, Keys(program, model, how))
+    for model, one in of_models.items():
+        hooks.bind(model, one)
 
 
 def writes(*keys: AnyKey, using: str = DEFAULT_DB_ALIAS) -> None:

@@ -45,6 +45,7 @@ from selaras._app.transacting import (
     Places,
     Savepoint,
     Transaction,
+    keys_of_models,
     program_of,
     slots_of,
 )
@@ -84,7 +85,7 @@ def bind(app: AnyApp, sessions: Target, keys: Mapping[type[Any], KeysOf], *, apa
     if _hooks_of(target) is not None:
         raise ConfigurationError(f"bind(..., {sessions!r}, ...): these sessions are bound already")
     program = program_of(app)
-    hooks = _Hooks(program, {model: Keys(program, model, how) for model, how in keys.items()}, apart=apart)
+    hooks = _Hooks(program, keys_of_models(program, keys, _is_model), apart=apart)
     hooks.listen(target)
     _HOOKS[target] = hooks
 
@@ -98,6 +99,8 @@ def writes(session: Session | AsyncSession | scoped_session[Any] | async_scoped_
         ConfigurationError: the session is not bound, or this is no key.
     """
     one = session() if isinstance(session, (scoped_session, async_scoped_session)) else session
+    if not isinstance(one, (Session, AsyncSession)):
+        raise ConfigurationError(f"writes({session!r}, ...): give the session whose transaction writes, then the keys")
     sync: Session = one.sync_session if isinstance(one, AsyncSession) else one
     hooks = _hooks_of(sync)
     if hooks is None:
@@ -134,6 +137,13 @@ def _target(sessions: Any) -> type[Session] | Session:
     raise ConfigurationError(
         f"bind(..., {sessions!r}, ...): give a sessionmaker, an async_sessionmaker, a scoped one, or a Session"
     )
+
+
+def _is_model(model: type[object]) -> bool:
+    """Say whether rows may be of this class, or of one derived from it: mapped, or a base of what is."""
+    if inspect(model, raiseerr=False) is not None or hasattr(model, "metadata"):
+        return True
+    return any(_is_model(one) for one in type.__subclasses__(model)) if model is not object else False
 
 
 def _run(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
