@@ -7,19 +7,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 from tests.redis.servers import shared_server
 from tests.stores import KINDS
 
 from selaras.demo.answer import JANUARY, differences, right_answer, total
 from selaras.demo.crew import Crew
 from selaras.demo.flights import Airport, Flight, Plane, Weather, read_flights
-from selaras.demo.gauges import has_read
+from selaras.demo.gauges import Reads, has_read
 from selaras.demo.ledger import Ledger
+from selaras.demo.show import Moment, Outcome, progress, show_outcome
 
 FLIGHT = Flight("N1", 1, "JFK", "BOS", "2013-01-01T10:00:00Z", 60, 200)
 
@@ -228,3 +231,41 @@ def test_a_worker_is_at_work_when_it_has_read_something(tmp_path: Path) -> None:
     assert not has_read(tmp_path, 7)
     (tmp_path / "7.json").write_bytes(b'{"local":0,"loaded":1}')
     assert has_read(tmp_path, 7)
+
+
+@pytest.mark.parametrize("width", [30, 100])
+def test_a_narrow_terminal_cuts_no_number(width: int) -> None:
+    console = Console(file=StringIO(), width=width, force_terminal=True, color_system=None)
+    reads = Reads(local=7, loaded=3)
+    with progress(console, "demo") as screen:
+        screen.show(
+            Moment(
+                seconds=2.5,
+                done=JANUARY.flights,
+                total=JANUARY.flights,
+                waiting={"held": 29_876},
+                reads=reads,
+                invalidations=12_345,
+                workers=4,
+                kills=2,
+            )
+        )
+    show_outcome(
+        console,
+        Outcome(
+            right=JANUARY,
+            found=JANUARY,
+            differences=[],
+            stale_reads=0,
+            failed=0,
+            kills=0,
+            seconds=2.5,
+            reads=reads,
+            invalidations=12_345,
+        ),
+        naive=False,
+    )
+    said: Any = console.file
+    text = said.getvalue()
+    for number in (JANUARY.flights, 29_876, 12_345, JANUARY.minutes, JANUARY.miles):
+        assert f"{number:,}" in text

@@ -25,6 +25,8 @@ _BARS: Final = " ▁▂▃▄▅▆▇█"
 _TIERS: Final = (("local", "green"), ("claim", "blue"), ("shared", "cyan"), ("loaded", "yellow"))
 _LINE_EVERY_S: Final = 2.0
 _WIDTH: Final = 80
+_NARROW: Final = 60
+"""Below it panels and wide tables would cut numbers, into others."""
 
 
 class Moment(Struct, frozen=True, kw_only=True):
@@ -177,7 +179,7 @@ def _sparks(rates: list[float]) -> str:
 @contextmanager
 def progress(console: Console, title: str) -> Generator[Screen, None, None]:
     """Show progress as well as the output can."""
-    if not console.is_terminal:
+    if not console.is_terminal or console.width < _NARROW:
         console.print(title, highlight=False)
         yield Lines(console)
         return
@@ -187,18 +189,23 @@ def progress(console: Console, title: str) -> Generator[Screen, None, None]:
 
 def show_outcome(console: Console, outcome: Outcome, *, naive: bool) -> None:
     """Print the table, and what it means in one sentence."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2))
+    narrow = console.width < _NARROW
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0) if narrow else (0, 2))
     table.add_column("")
-    table.add_column("one plain pass", justify="right")
-    table.add_column("hand-made cache" if naive else "Selaras", justify="right", style="bold")
+    if not narrow:
+        table.add_column("one plain pass", justify="right")
+    table.add_column("hand-made cache" if naive else "Selaras", justify="right", style="bold", no_wrap=True)
     table.add_column("")
+    rows: list[tuple[str, int, int]] = []
     for field in Totals.__struct_fields__:
         right, found = getattr(outcome.right, field), getattr(outcome.found, field)
-        table.add_row(field, f"{right:,}", f"{found:,}", _mark(right == found))
-    table.add_row("differences", "0", f"{len(outcome.differences):,}", _mark(not outcome.differences))
-    table.add_row("stale reads", "0", f"{outcome.stale_reads:,}", _mark(not outcome.stale_reads))
+        rows.append((field, right, found))
+    rows += [("differences", 0, len(outcome.differences)), ("stale reads", 0, outcome.stale_reads)]
     if outcome.failed:
-        table.add_row("failed jobs", "0", f"{outcome.failed:,}", _mark(False))
+        rows.append(("failed jobs", 0, outcome.failed))
+    for name, right, found in rows:
+        plain = () if narrow else (f"{right:,}",)
+        table.add_row(name, *plain, f"{found:,}", _mark(right == found))
     console.print(table)
     for sentence in _sentences(outcome, naive=naive):
         console.print(Padding(sentence, (0, 2)), width=_WIDTH)
