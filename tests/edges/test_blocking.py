@@ -140,7 +140,7 @@ INSIDE = {
     "Key": {"slot"},
     "Task": {"follow"},
     "Prepared": {"follow"},
-    "Call": {"arguments", "before", "options", "program", "spec"},
+    "Call": {"arguments", "before", "options", "payload", "program", "spec"},
     "Job": {"held", "home", "program"},
 }
 """What an object for coroutines has beside its public face, or (`lifespan`) for coroutines alone."""

@@ -222,7 +222,7 @@ async def test_the_last_act_settles_bodies_that_began_as_unsure_and_releases_the
     """P18: a write of a body that is ended with its process may still reach the datastore: its intent must stand."""
     gate = threading.Event()
     tasks = {"t": Task(waits_for(gate), THREAD), "f": Task(for_ever)}
-    async with working(tasks, threads=1) as ground:
+    async with working(tasks, threads=1, concurrency=1) as ground:
         await ground.enqueue("t", "a", writes=("k",))
         await ground.enqueue("f", "b")
         await ground.until(lambda: sorted(ground.host.started) == ["a", "b"])
