@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from selaras._core.jobs.failure import MESSAGE_MOST
 from tests.edges.shell import Line, Shell, everywhere, strict
 
 
@@ -153,6 +154,12 @@ def test_cancel_answers_differ_for_waiting_ended_and_unknown_jobs(shell: Shell, 
     assert again.exit_code == 1
     assert again.stdout == "a: not cancelled: it is cancelled\nnobody: no such job\n"
     assert line.json("jobs", "show", "a")["reason"] == "cancelled by hand"
+
+
+def test_a_reason_by_hand_is_cut_like_any_other(shell: Shell, line: Line) -> None:
+    shell.enqueue("slow.options(id='a').call(1)")
+    line("jobs", "cancel", "a", "--reason", "x" * 100_000)
+    assert len(line.json("jobs", "show", "a")["reason"]) <= MESSAGE_MOST
 
 
 @everywhere

@@ -152,6 +152,20 @@ def test_what_does_not_finish_within_the_grace_is_given_back_and_the_end_is_orde
     assert state(shell, "s") == "ready"
 
 
+def test_the_echo_of_a_signal_is_no_second_one(shell: Shell) -> None:
+    """`timeout` and others send it to the process and at once to its group."""
+    shell.enqueue("slow.options(id='s').call(1.5)")
+    process = worker(shell)
+    until((shell.directory / "started").exists)
+
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.03)  # so long that both are delivered
+    process.send_signal(signal.SIGTERM)
+
+    assert ended(process)[0] == 0
+    assert state(shell, "s") == "succeeded"
+
+
 def test_a_second_signal_stops_hard_with_another_code(shell: Shell) -> None:
     shell.enqueue("slow.options(id='s').call(60)")
     process = worker(shell)
@@ -328,8 +342,10 @@ def test_what_another_version_gave_back_is_no_fault_of_this_one(shell: Shell) ->
     assert "unfinished" not in ended(process)[2]
 
 
-def test_a_burst_says_how_many_jobs_are_left_to_a_lease(shell: Shell) -> None:
+def test_a_burst_says_what_is_left_to_others_and_to_time(shell: Shell) -> None:
     shell.enqueue("slow.options(id='s').call(60)")
+    shell.enqueue("slow.options(id='later', delay='1h').call(0)")
+    shell.enqueue("slow.options(id='after', after=['s']).call(0)")
     killed = worker(shell, "--lease", "60s")
     until((shell.directory / "started").exists)
     killed.kill()
@@ -339,7 +355,8 @@ def test_a_burst_says_how_many_jobs_are_left_to_a_lease(shell: Shell) -> None:
 
     assert code == 0
     assert err.splitlines()[-1].endswith(
-        "nothing is left to do here; 1 job still runs elsewhere, or was lost with a worker and comes back when its lease ends"
+        "nothing is left to do here; 1 job running elsewhere, or lost with a worker and brought back once its lease has ended,"
+        " 1 job due later, 1 job blocked by jobs that have not succeeded, or by a scope"
     )
 
 

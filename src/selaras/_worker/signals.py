@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
@@ -18,6 +19,10 @@ STOPPING: Final[tuple[signal.Signals, ...]] = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGBREAK", "SIGHUP") if hasattr(signal, name)
 )
 
+ECHO_S: Final = 0.1
+"""Within so long the same signal is one wish: `timeout` sends it to the process and to its group, a terminal to all of a pipeline
+and what started it passes it on. Nobody presses a key twice so fast, and a second signal stops hard.
+"""
 
 _missed: list[str] = []
 """Names of signals that raised `StoppedEarly` where Python drops what is raised: in a finalizer, say."""
@@ -46,7 +51,7 @@ def stopped_early() -> Generator[None, None, None]:
 
 @contextmanager
 def heard_by(on_signal: Callable[[str], None]) -> Generator[None, None, None]:
-    """Call `on_signal` with the name of each stopping signal while the block runs.
+    """Call `on_signal` with the name of each stopping signal while the block runs; not of an echo (`ECHO_S`).
 
     It is called in the main thread, between any two of its steps: it should do no more than pass the word on.
     Outside the main thread Python sets no handlers: then whoever owns the main thread stops the worker.
@@ -55,8 +60,14 @@ def heard_by(on_signal: Callable[[str], None]) -> Generator[None, None, None]:
         yield
         return
 
+    heard_at: dict[int, float] = {}
+
     def heard(number: int, frame: FrameType | None) -> None:
         del frame
+        now = time.monotonic()
+        if now - heard_at.get(number, -ECHO_S) < ECHO_S:
+            return
+        heard_at[number] = now
         on_signal(signal.Signals(number).name)
 
     # `nohup` says that the end of its terminal is nothing to a program.

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Final, ParamSpec
+from typing import Any, Final, ParamSpec, TypeAlias
 
 import click
 
@@ -39,6 +39,14 @@ _LOOKED_AT_LAST: Final = 100_000
 """Unfinished jobs that are looked at when a worker starts, and after a burst, for those that it cannot run."""
 
 _NAMED_MOST: Final = 5
+_WAITING: Final = {
+    JobState.RUNNING: "running elsewhere, or lost with a worker and brought back once its lease has ended",
+    JobState.SCHEDULED: "due later",
+    JobState.BLOCKED: "blocked by jobs that have not succeeded, or by a scope",
+    JobState.HELD: "behind others in a line",
+}
+"""What a burst leaves behind without any fault of its own, and why."""
+Strays: TypeAlias = Counter[tuple[str, JobState]]
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -193,37 +201,35 @@ def worker(
     else:
         code = run_alone(made)
     if burst and not in_fleet:
-        strays, running = run_on_loop(_left(program, made.queues))
+        strays, left = run_on_loop(_left(program, made.queues))
         _tell_strays(strays, app)
-        if running:
-            _log.info(
-                "nothing is left to do here; %s when its lease ends",
-                "1 job still runs elsewhere, or was lost with a worker and comes back"
-                if running == 1
-                else f"{running:,} jobs still run elsewhere, or were lost with a worker and come back",
-            )
+        if left:
+            _log.info("nothing is left to do here; %s", ", ".join(left))
     raise SystemExit(code)
 
 
-async def _arrive(program: Selaras, made: AppWorker) -> Counter[str] | None:
+async def _arrive(program: Selaras, made: AppWorker) -> Strays | None:
     return await _strays(program, made.queues, most=_LOOKED_AT_FIRST) if await made.reach() else None
 
 
-async def _left(program: Selaras, queues: Sequence[str]) -> tuple[Counter[str], int]:
-    """Return what a burst could not run, and how many jobs others run, as far as the store knows."""
+async def _left(program: Selaras, queues: Sequence[str]) -> tuple[Strays, list[str]]:
+    """Return what a burst could not run, and what of its queues waits for something else, as far as the store knows."""
     async with program:
         strays = await _strays(program, queues, most=_LOOKED_AT_LAST)
         every = await queue_stats(program.process().store)
-    running = sum(stats.counts.get(JobState.RUNNING.value, 0) for stats in every if stats.name in queues)
-    return strays, running
+    counts = {state: sum(one.counts.get(state.value, 0) for one in every if one.name in queues) for state in _WAITING}
+    for (_, state), count in strays.items():  # they are told apart
+        if state in counts:
+            counts[state] -= count
+    return strays, [f"{counted(count, 'job')} {_WAITING[state]}" for state, count in counts.items() if count > 0]
 
 
-async def _strays(program: Selaras, queues: Sequence[str], *, most: int) -> Counter[str]:
-    """Count, by task, the unfinished jobs that this app cannot run: of those that were given back once all are known.
+async def _strays(program: Selaras, queues: Sequence[str], *, most: int) -> Strays:
+    """Count, by task and state, the unfinished jobs that this app cannot run: of those that were given back once all are known.
 
     At most `most` are looked at, the newest first. The store is opened for it: a worker that cannot begin must not say that it has.
     """
-    found: Counter[str] = Counter()
+    found: Strays = Counter()
     async with program:
         which = JobFilter(states=(JobState.READY, JobState.SCHEDULED))
         seen = 0
@@ -233,22 +239,25 @@ async def _strays(program: Selaras, queues: Sequence[str], *, most: int) -> Coun
                 spec = program.registry.tasks.get(job.task)
                 # Another version may have given it back: that says nothing of this one.
                 if spec is None or (job.strayed_us and not fits(spec, job)):
-                    found[job.task] += 1
+                    found[job.task, job.state] += 1
             if seen == most:
                 break
     return found
 
 
-def _tell_strays(strays: Counter[str], reference: str) -> None:
+def _tell_strays(strays: Strays, reference: str) -> None:
     if not strays:
         return
-    tasks = ", ".join(f"{count:,} of task {task!r}" for task, count in strays.most_common(_NAMED_MOST))
+    by_task: Counter[str] = Counter()
+    for (task, _), count in strays.items():
+        by_task[task] += count
+    tasks = ", ".join(f"{count:,} of task {task!r}" for task, count in by_task.most_common(_NAMED_MOST))
     _log.warning(
         "%s that %s does not know or whose arguments do not fit: %s%s; selaras jobs says why",
         counted(strays.total(), "unfinished job"),
         reference,
         tasks,
-        " and others" if len(strays) > _NAMED_MOST else "",
+        " and others" if len(by_task) > _NAMED_MOST else "",
     )
 
 
