@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from selaras._core.jobs.failure import MESSAGE_MOST
 from tests.edges.shell import Line, Shell, everywhere, strict
+
+from selaras._core.jobs.failure import MESSAGE_MOST
 
 
 def ids_of(line: Line, *args: str) -> list[str]:

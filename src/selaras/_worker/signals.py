@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
+
+from selaras._worker.system import system_clock
 
 # Some systems lack some of them.
 STOPPING: Final[tuple[signal.Signals, ...]] = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGBREAK", "SIGHUP") if hasattr(signal, name)
 )
 
-ECHO_S: Final = 0.1
+ECHO_NS: Final = 100_000_000
 """Within so long the same signal is one wish: `timeout` sends it to the process and to its group, a terminal to all of a pipeline
 and what started it passes it on. Nobody presses a key twice so fast, and a second signal stops hard.
 """
@@ -51,7 +52,7 @@ def stopped_early() -> Generator[None, None, None]:
 
 @contextmanager
 def heard_by(on_signal: Callable[[str], None]) -> Generator[None, None, None]:
-    """Call `on_signal` with the name of each stopping signal while the block runs; not of an echo (`ECHO_S`).
+    """Call `on_signal` with the name of each stopping signal while the block runs; not of an echo (`ECHO_NS`).
 
     It is called in the main thread, between any two of its steps: it should do no more than pass the word on.
     Outside the main thread Python sets no handlers: then whoever owns the main thread stops the worker.
@@ -60,12 +61,13 @@ def heard_by(on_signal: Callable[[str], None]) -> Generator[None, None, None]:
         yield
         return
 
-    heard_at: dict[int, float] = {}
+    clock = system_clock()  # a signal comes from the machine, in its time
+    heard_at: dict[int, int] = {}
 
     def heard(number: int, frame: FrameType | None) -> None:
         del frame
-        now = time.monotonic()
-        if now - heard_at.get(number, -ECHO_S) < ECHO_S:
+        now = clock.instant_ns()
+        if now - heard_at.get(number, -ECHO_NS) < ECHO_NS:
             return
         heard_at[number] = now
         on_signal(signal.Signals(number).name)
