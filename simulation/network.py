@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest
 from selaras._contracts.store import Bell, Pulse, Store
 from selaras._core.errors import StoreUnavailable
-from selaras._core.positions import Cursor, Pushed
+from selaras._core.positions import Cursor, Grown
 from simulation.loop import Event, Lane, Loop
 from simulation.machine import Bells
 from simulation.plan import Plan
@@ -236,7 +236,7 @@ class Linked:
         *,
         far: bool,
         is_up: Callable[[], bool],
-        hints: Callable[[Callable[[int, int, Pushed | None], None]], None],
+        hints: Callable[[Grown], None],
     ) -> None:
         self.real = real
         self.fate = fate
@@ -268,7 +268,7 @@ class Linked:
         """See `Store`."""
         return self._bells.make()
 
-    def listen(self, told: Callable[[int, int, Pushed | None], None]) -> None:
+    def listen(self, told: Grown) -> None:
         """See `Store`."""
         self._hints(told)
 

@@ -26,7 +26,7 @@ from selaras._core.events import SettleRefused, Trouble, WorkerEvent
 from selaras._core.jobs.job import Attempt, Fate as JobFate, JobRecord
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.states import JobState
-from selaras._core.positions import START, Cursor, News, Pushed, Scope
+from selaras._core.positions import START, Cursor, Grown, News, Pushed, Scope
 from selaras._core.routing import partition_of
 from selaras._stores.memory import log as memory_log
 from selaras._stores.memory.store import MemoryStore
@@ -150,7 +150,7 @@ class Node(Actor):
         self.number = number
         self.generation = generation
         self.clock = SimulatedClock(world.loop)
-        self.hints: list[Callable[[int, int, Pushed | None], None]] = []
+        self.hints: list[Grown] = []
         self.cursor: Callable[[int], Cursor] = lambda _: START
         self.worker: Any = None
         self.cache: Cache | None = None
@@ -277,7 +277,9 @@ class Node(Actor):
         events = news(since) if news is not None else News(since)
         pushed = Pushed(since, events) if events.events else None
         for told in self.hints:
-            self.lane.main.push(Step(told, (partition, position, pushed), self.lane.context.copy(), self.lane.main))
+            self.lane.main.push(
+                Step(told, (partition, position, lambda: pushed), self.lane.context.copy(), self.lane.main)
+            )
 
     def leave(self) -> None:
         """Be told to end in order, as by SIGTERM."""

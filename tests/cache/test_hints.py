@@ -41,13 +41,17 @@ async def test_a_hint_of_what_is_known_or_matters_to_nobody_costs_nothing(world:
         news = await p.partition().invalidate(Invalidation(keys=("other",)), p.cursor(0))
         _ = p.calls, q.calls
 
-        p.cache.grown(0, news.tail.position)  # it holds nothing
-        q.cache.grown(0, q.cursor(0).position)
+        p.cache.grown(0, news.tail.position, _unread)  # it holds nothing
+        q.cache.grown(0, q.cursor(0).position, _unread)
         q.cache.grown(0, news.tail.position)
         await q.catch_up()  # as a turn's reply would, meanwhile
         await asyncio.sleep(10 * HINT_S)
 
         assert (p.calls, q.calls) == ([], [])
+
+
+def _unread() -> Pushed | None:
+    raise AssertionError("nobody needs to read it")
 
 
 async def test_a_hint_proves_nothing(world: World) -> None:
@@ -73,7 +77,7 @@ async def test_events_that_are_pushed_void_at_once_and_prove_nothing(world: Worl
         news = await q.partition().invalidate(Invalidation(keys=(world.slot().key,)), since)
         _ = p.calls
 
-        p.cache.grown(0, news.tail.position, Pushed(since, news))
+        p.cache.grown(0, news.tail.position, lambda: Pushed(since, news))
 
         assert p.cache.stats()["entries"] == 0
         assert (p.calls, p.cursor(0)) == ([], news.tail)
@@ -96,7 +100,7 @@ async def test_pushed_events_that_do_not_follow_what_is_known_are_asked_for(worl
                 pushed = Pushed(since, News(news.tail, news.events, epoch=news.epoch + 1, ids=news.ids))
         _ = p.calls
 
-        p.cache.grown(0, news.tail.position, pushed)
+        p.cache.grown(0, news.tail.position, lambda: pushed)
         assert p.cache.stats()["entries"] == 1
         await world.until(lambda: not p.cache.stats()["entries"])
 

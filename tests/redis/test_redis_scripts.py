@@ -68,6 +68,13 @@ def test_a_server_compiles_a_script(verb: str, redis_server: RedisServer) -> Non
     assert redis_server.call("SCRIPT", "LOAD", made.text) == made.sha
 
 
+def test_a_script_makes_no_objects_but_those_it_uses() -> None:
+    text = script("void").text
+    assert "HMGET" in text
+    assert not re.search(r"function \w+:|__index", text)  # it keeps no unit of work
+    assert "function Hash:get(" in script("read").text
+
+
 def test_every_process_has_the_same_scripts() -> None:
     """A server keeps all scripts it was ever given: texts that differ from process to process would fill it by and by."""
     code = "from selaras._stores.redis.scripts import script, verbs; print([script(verb).sha for verb in verbs()])"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -34,9 +34,9 @@ class Listener:
         self.pushed: list[Pushed | None] = []
         self.ear.listen(self._hear)
 
-    def _hear(self, partition: int, position: int, pushed: Pushed | None) -> None:
+    def _hear(self, partition: int, position: int, read: Callable[[], Pushed | None]) -> None:
         self.told.append((partition, position))
-        self.pushed.append(pushed)
+        self.pushed.append(read())
 
     def channel(self, name: str, partition: int = 0) -> str:
         return self.world.link.common.names.key(partition, name)
@@ -87,10 +87,39 @@ async def test_a_log_that_grew_is_told_with_its_position(redis_server: RedisServ
         await here.until_told((1, 17))
 
 
+async def test_who_waits_for_a_reply_of_the_same_moment_has_it_before_the_news_are_told(
+    redis_server: RedisServer,
+) -> None:
+    """So a process that hears of what it has done itself knows that already, and need not read it."""
+    async with listening(redis_server.url) as here:
+        heard: list[str] = []
+        here.ear.listen(lambda partition, position, read: heard.append("news"))
+        replied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def call() -> None:
+            await replied
+            heard.append("reply")
+
+        calling = asyncio.create_task(call())
+        await asyncio.sleep(0)
+        hearing = here.ear._hearing
+        assert hearing is not None
+        replied.set_result(None)
+        hearing.said(here.channel("news").encode(), b"21")
+        await here.until_told((0, 21))
+        await calling
+
+        assert heard == ["reply", "news"]
+
+
 @pytest.mark.parametrize("events", [1, 3, PUSHED_MOST, PUSHED_MOST + 1])
 async def test_of_a_log_that_grew_by_little_the_events_are_told(redis_server: RedisServer, events: int) -> None:
     store, told = RedisStore(redis_address(redis_server.url)), dict[int, Pushed | None]()
-    store.listen(lambda _, position, pushed: told.update({position: pushed}))
+
+    def grown(_: int, position: int, read: Callable[[], Pushed | None]) -> None:
+        told[position] = read()
+
+    store.listen(grown)
     await store.open()
     partition = store.partitions[0]
     async with asyncio.timeout(8):

@@ -16,7 +16,7 @@ from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, Insta
 from selaras._core.events import WorkerEvent
 from selaras._core.jobs.job import Attempt, JobRecord, NewJob
 from selaras._core.jobs.states import JobState
-from selaras._core.positions import START, Pushed
+from selaras._core.positions import START, Grown
 from selaras._stores.memory import MemoryStore
 from selaras._worker.exits import Exit
 from selaras._worker.system import SystemClock
@@ -94,7 +94,7 @@ class TamperedStore:
     def bell(self) -> Any:
         return self.real.bell()
 
-    def listen(self, told: Callable[[int, int, Pushed | None], None]) -> None:
+    def listen(self, told: Grown) -> None:
         self.real.listen(told)
 
     def pulse(self) -> Any:

@@ -46,7 +46,7 @@ from selaras._core.cache.packing import unpacked
 from selaras._core.codec import CorruptBytes, checksum
 from selaras._core.errors import StoreUnavailable, WouldDeadlock
 from selaras._core.jobs.job import Settled
-from selaras._core.positions import News, Pushed
+from selaras._core.positions import News, Pushed, nothing_pushed
 
 
 class _Missing:
@@ -234,13 +234,14 @@ class Cache:
         """Return how far a partition's log is applied here: what the next request of this process says."""
         return self._followers[partition].applied
 
-    def grown(self, partition: int, position: int, pushed: Pushed | None = None) -> None:
+    def grown(self, partition: int, position: int, read: Callable[[], Pushed | None] = nothing_pushed) -> None:
         """A log is said to have reached `position` (-1: not known): what its news void leaves the local tier now, if they
         were pushed and follow what is applied, else soon. On a running loop.
         """
         follower = self._followers[partition]
         if not len(self._local) or 0 <= position <= follower.applied.position:
             return
+        pushed = read()
         if pushed is not None and follower.pushed(pushed):
             return
         waiting = self._hints.get(partition)

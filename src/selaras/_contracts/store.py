@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, Partition
-from selaras._core.positions import Pushed
+from selaras._core.positions import Grown
 
 
 class Pulse(Protocol):
@@ -68,9 +68,8 @@ class Store(Protocol):
         """Make this process's bell."""
         ...
 
-    def listen(self, told: Callable[[int, int, Pushed | None], None]) -> None:
-        """Tell of logs that have grown, as soon as may be: the partition, the position reached (-1: not known), and the
-        new events, if they came with it.
+    def listen(self, told: Grown) -> None:
+        """Tell of logs that have grown, as soon as may be.
 
         A hint, as a bell's: it may be lost. `told` is called on a running loop, and must not wait. A store whose tail
         costs nothing to look at (`Partition.tail_now`) may say nothing.

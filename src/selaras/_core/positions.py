@@ -6,6 +6,7 @@ position, so that a log that lost events and grew again is noticed (P20).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 
 from msgspec import Struct
@@ -65,3 +66,14 @@ class Pushed(Struct, frozen=True):
 
     since: Cursor
     news: News
+
+
+Grown = Callable[[int, int, Callable[[], Pushed | None]], None]
+"""Told that a log has grown: the partition, the position reached (-1: not known), and how to read what was pushed of its
+new events, which is work that most listeners need not do; it returns None where nothing was, or nothing that can be read.
+"""
+
+
+def nothing_pushed() -> Pushed | None:
+    """No events came with a hint."""
+    return None

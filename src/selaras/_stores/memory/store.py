@@ -9,7 +9,7 @@ from random import Random
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest
 from selaras._contracts.store import Bell, Pulse
-from selaras._core.positions import Pushed
+from selaras._core.positions import Grown
 from selaras._stores.memory.partition import MemoryPartition
 from selaras._stores.waiters import Waiters
 
@@ -42,7 +42,7 @@ class MemoryStore:
         self._bells[bell.address] = bell
         return bell
 
-    def listen(self, told: Callable[[int, int, Pushed | None], None]) -> None:
+    def listen(self, told: Grown) -> None:
         """Whoever reads looks at the tail itself."""
 
     def _ring(self, address: str) -> None:

@@ -7,6 +7,8 @@
 Laws:
     - What is pushed is a hint. It may be lost, and whenever it may have been (a connection made anew), every bell
       rings and every log is said to have grown: somebody looks, and hears it from the store.
+    - What a process has done itself it hears of, too, and mostly from the reply first: so a log's news is passed on when
+      those who wait for a reply of this turn of the loop have had it, and its events are read by whoever needs them.
     - It lives on one loop, the first that needs it; when that one is closed, on the next that does.
 """
 
@@ -15,12 +17,13 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import Any, Final
 
 from selaras._core.errors import StoreRefused, StoreUnavailable
 from selaras._core.jobs.retry import Backoff
-from selaras._core.positions import Pushed
+from selaras._core.positions import Grown, Pushed, nothing_pushed
 from selaras._stores.redis.address import Endpoint
 from selaras._stores.redis.bell import RedisBell
 from selaras._stores.redis.cells import decode_pushed
@@ -40,9 +43,6 @@ UNKNOWN: Final = -1
 
 AGAIN: Final = Backoff(first_us=50_000, most_us=2_000_000)
 
-Told = Callable[[int, int, Pushed | None], None]
-"""Told of a partition and the position its log has reached, or UNKNOWN, and of the new events; on a running loop."""
-
 _MESSAGES: Final = (b"message", b"smessage")
 
 
@@ -55,7 +55,7 @@ class Ear:
         self._sharded = common.address.shape == "cluster"
         self._lock = Lock()
         self._bells: dict[str, RedisBell] = {}
-        self._told: list[Told] = []
+        self._told: list[Grown] = []
         self._hearing: _Hearing | None = None
         self.refused: StoreUnavailable | None = None
 
@@ -67,7 +67,7 @@ class Ear:
         self._renew()
         return bell
 
-    def listen(self, told: Told) -> None:
+    def listen(self, told: Grown) -> None:
         """Tell of logs that have grown."""
         with self._lock:
             self._told = [*self._told, told]
@@ -147,17 +147,17 @@ class Ear:
             bell.ring()
         self._tell(partition, UNKNOWN)
 
-    def _tell(self, partition: int, position: int, pushed: Pushed | None = None) -> None:
+    def _tell(self, partition: int, position: int, read: Callable[[], Pushed | None] = nothing_pushed) -> None:
         for listener in self._told:
-            listener(partition, position, pushed)
+            listener(partition, position, read)
 
 
-def _news_of(said: bytes) -> tuple[int, Pushed | None]:
+def _news_of(said: bytes) -> tuple[int, Callable[[], Pushed | None]]:
     """Read what was said of a log: its position, and perhaps its new events."""
     position, _, events = said.partition(b"\n")
     if not position.isdigit():
-        return UNKNOWN, None
-    return int(position), decode_pushed(events) if events else None
+        return UNKNOWN, nothing_pushed
+    return int(position), partial(decode_pushed, events) if events else nothing_pushed
 
 
 class _Hearing:
@@ -169,6 +169,7 @@ class _Hearing:
         self._ear = ear
         self._stems = [ear.common.names.stem(index) for index in range(ear.common.partitions)]
         self._pieces: dict[Endpoint, Task[_Earpiece]] = {}
+        self._known: dict[bytes, tuple[int, str]] = {}  # channel -> its partition, and its name there
         self._places: list[_Earpiece | None] = [None] * ear.common.partitions
         self._turns: list[Future[None]] = []  # by partition: done when it must be looked for anew
         self._turns = [self.loop.create_future() for _ in self._stems]
@@ -188,6 +189,7 @@ class _Hearing:
 
     def renew(self) -> None:
         """Channels came or went."""
+        self._known.clear()
         for index, piece in enumerate(self._places):
             if piece is not None:
                 piece.hold(index, self._ear.channels(index))
@@ -233,11 +235,19 @@ class _Hearing:
         """Whose hearing it is."""
         return self._ear
 
-    def said(self, channel: str, message: bytes) -> None:
+    def said(self, channel: bytes, message: bytes) -> None:
         """Pass a message on."""
-        index = self._index_of(channel)
-        if index is not None:
-            self._ear.heard(index, channel[len(self._stems[index]) :], message)
+        known = self._known.get(channel)
+        if known is None:
+            text = channel.decode()
+            index = self._index_of(text)
+            if index is None:
+                return
+            known = self._known[channel] = index, text[len(self._stems[index]) :]
+        if known[1] == "news":
+            self.loop.call_soon(self._ear.heard, *known, message)
+        else:
+            self._ear.heard(*known, message)
 
     def unsubscribed(self, piece: _Earpiece, channel: str) -> None:
         """The server ended a subscription: if we did not ask for that, its slot has moved."""
@@ -340,7 +350,7 @@ class _Earpiece:
         if push.__class__ is ReplyError:
             self._hearing.refused(self, push)
         elif push[0] in _MESSAGES:
-            self._hearing.said(push[1].decode(), push[2])
+            self._hearing.said(push[1], push[2])
         elif push[0] == b"sunsubscribe" and push[1] is not None:
             self._hearing.unsubscribed(self, push[1].decode())
 

@@ -105,7 +105,8 @@ _NAME: Final = re.compile(r"\b([A-Z]+)\.(\w+)\b")
 _ROWS: Final = re.compile(r"\bhash\(K\.(\w+)\)")
 _COMMENT: Final = re.compile(r"(^|[^\S\n])-- .*", re.MULTILINE)
 _DEFINES: Final = re.compile(
-    r"local function (?P<name>\w+)\(|function \w+:(?P<method>\w+)\(|local (?P<rows>\w+) = (?:hash|index)\(K\.\w+\)$"
+    r"local function (?P<name>\w+)\(|function (?P<kind>\w+):(?P<method>\w+)\(|local (?P<rows>\w+) = (?:hash|index)\(K\.\w+\)$"
+    r"|local (?P<class>[A-Z]\w+) = { __index = .*}$|(?P<index>[A-Z]\w+)\.__index = "
 )
 _WORD: Final = re.compile(r"\w+")
 _CALLED: Final = re.compile(r"(?<![\w.:'\"])([A-Za-z_]\w*)(?![\w'\"])")
@@ -176,11 +177,13 @@ class Piece:
     Attributes:
         name: by which others ask for it; "": it always stays.
         asks: all words in it, and so what it asks for.
+        kind: of the objects whose method it is: it stays where something makes such.
     """
 
     name: str
     text: str
     asks: frozenset[str]
+    kind: str = ""
 
 
 @cache
@@ -220,16 +223,17 @@ def pieces(part: str) -> tuple[Piece, ...]:
     for line in lines:
         match = _DEFINES.match(line.replace("local function F.", "local function "))
         piece = [line]
-        if match and match["rows"] is None and not line.endswith(" end"):
+        if match and (match["name"] or match["method"]) and not line.endswith(" end"):
             for more in lines:
                 piece.append(more)
                 if more == "end":
                     break
         made = _slim("\n".join(piece)).replace("local function F.", "function F.")
-        name = (match["method"] or match["name"] or match["rows"]) if match else ""
+        name = next(one for one in match.group("method", "name", "rows", "class", "index") if one) if match else ""
         if made:
             constant = _NAME.sub(lambda match: _constant(part, match), made)
-            found.append(Piece(name, constant, frozenset(_WORD.findall(made))))  # events have names of functions
+            kind = (match["kind"] or "") if match else ""
+            found.append(Piece(name, constant, frozenset(_WORD.findall(made)), kind))  # events have names of functions
     return tuple(found)
 
 
@@ -265,12 +269,17 @@ def _asked_for(texts: Sequence[Sequence[Piece]]) -> list[list[Piece]]:
     for name, table in tables().items():
         called.setdefault(name, []).append(table)
     asked, todo = {""}, [""]
+    methods: dict[str, list[Piece]] = {}  # asked for by name, of kinds that nothing has made yet
     while todo:
-        for piece in called[todo.pop()]:
+        name = todo.pop()
+        for piece in (*called[name], *methods.pop(name, ())):
+            if piece.kind not in asked:
+                methods.setdefault(piece.kind, []).append(piece)
+                continue
             new = [word for word in piece.asks if word in called and word not in asked]
             asked.update(new)
             todo += new
-    return [[piece for piece in text if piece.name in asked] for text in texts]
+    return [[piece for piece in text if piece.name in asked and piece.kind in asked] for text in texts]
 
 
 def _joined(name: str, kept: Sequence[Sequence[Piece]], made: Sequence[str], *, reads_only: bool) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.store import Bell, Pulse
 from selaras._core.errors import StoreMismatch, StoreRefused
-from selaras._core.positions import Pushed
+from selaras._core.positions import Grown
 from selaras._stores.redis.address import CLUSTER_PARTITIONS, Names, RedisAddress
 from selaras._stores.redis.caller import Caller
 from selaras._stores.redis.ear import Ear
@@ -87,7 +87,7 @@ class RedisStore:
         """See `Store`."""
         return self._ear.make_bell(f"{self._chance.getrandbits(_ADDRESS_BITS):016x}")
 
-    def listen(self, told: Callable[[int, int, Pushed | None], None]) -> None:
+    def listen(self, told: Grown) -> None:
         """See `Store`."""
         self._ear.listen(told)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -12,7 +12,7 @@ from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest
 from selaras._contracts.store import Bell, Pulse
 from selaras._core.errors import StoreUnavailable
-from selaras._core.positions import Pushed
+from selaras._core.positions import Grown
 from selaras._stores.sqlite.bell import Ringer
 from selaras._stores.sqlite.file import DatabaseFile
 from selaras._stores.sqlite.partition import PartitionPulse, SqlitePartition
@@ -74,7 +74,7 @@ class SqliteStore:
         """See `Store`."""
         return self._ringer.make(self._signs_of_news)
 
-    def listen(self, told: Callable[[int, int, Pushed | None], None]) -> None:
+    def listen(self, told: Grown) -> None:
         """Whoever reads looks at the tail itself."""
 
     def _signs_of_news(self) -> object:

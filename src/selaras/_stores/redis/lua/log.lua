@@ -102,6 +102,10 @@ end
 function news(position, event_id)
     local behind = M.position - position
     if behind == 0 and event_id == M.event_id then return {M.position, M.event_id, M.epoch, 0, {}} end
+    if position > 0 and position == OLD_POSITION and event_id == OLD_ID and behind <= LIMIT.NEWS_MOST then
+        table.insert(appended, 1, '') -- in the place of the one at the cursor
+        return {M.position, M.event_id, M.epoch, 0, appended}
+    end
     if position > 0 and behind > 0 and behind <= LIMIT.NEWS_MOST then
         local told = call('LRANGE', K.log, -behind - 1, -1)
         if told[1]:sub(1, 16) == struct.pack(EVENT_HEAD, position, event_id) then
