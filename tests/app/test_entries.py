@@ -12,7 +12,7 @@ import pytest
 from tests.app.work import working
 
 from selaras import LeaseLost, Selaras, StoreUnavailable
-from selaras._app.process import Holder
+from selaras._app.holding import Holder
 from selaras._app.writing import Writing
 from selaras._contracts.partition import Instance, Partition, Planted
 from selaras._core.jobs.job import JobKind, NewJob, Refusal

@@ -12,13 +12,14 @@ import pytest
 from tests.clock import SECOND, VirtualClock
 
 from selaras import Selaras, StoreUnavailable
-from selaras._app.process import HOUSE_EVERY_S, HOUSE_SPREAD, Process
+from selaras._app.housekeeping import EVERY_S, SPREAD
+from selaras._app.process import Process
 from selaras._contracts.limits import ORPHAN_US
 from selaras._contracts.partition import Owner
 from selaras._core.positions import START
 from selaras._stores.memory import MemoryStore
 
-ROUND = round(HOUSE_EVERY_S * (1 + HOUSE_SPREAD)) * SECOND
+ROUND = round(EVERY_S * (1 + SPREAD)) * SECOND
 
 
 @asynccontextmanager
@@ -102,11 +103,11 @@ async def test_where_a_worker_runs_it_keeps_house(clock: VirtualClock) -> None:
             return await tend(limit)
 
         here.tend = counted
-        process.workers = 1
+        process.housekeeping.workers = 1
         await pass_a_round(clock)
         assert tended == []
 
-        process.workers = 0
+        process.housekeeping.workers = 0
         await pass_a_round(clock)
         assert tended
 
@@ -131,7 +132,7 @@ async def test_intents_whose_homes_know_nothing_of_them_are_asked_after(clock: V
             await pass_a_round(clock)
         else:
             clock.advance(ORPHAN_US)
-            await process.keep_house(1)
+            await process.housekeeping.used(1)
 
         (intent,) = await there.intents("k")
         assert intent.until_us > 0  # it stands a grace, then falls

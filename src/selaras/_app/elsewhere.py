@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from selaras._app.process import Holder, Process
+from selaras._app.holding import Holder
+from selaras._app.process import Process
 from selaras._app.relaying import relay
 from selaras._contracts.partition import Invalidation
 from selaras._core.errors import StoreUnavailable

@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from selaras._app.elsewhere import settle
+from selaras._app.holding import Holder
 from selaras._app.once import finish, own
 from selaras._app.portal import wait_for
-from selaras._app.process import Holder, Process
+from selaras._app.process import Process
 from selaras._app.program import Program
 from selaras._core.durations import Duration, duration_us
 from selaras._core.errors import LeaseLost, SelarasError, StoreUnavailable
@@ -158,7 +159,7 @@ class Lock:
                     holder.ended(home, job.id)
                     holder.lost = True
                     holder = await process.holder(self._lease_us)
-                await process.keep_house(home)
+                await process.housekeeping.used(home)
                 await process.clock.sleep(pause_s)
                 pause_s = min(pause_s * _GROWTH, _ASK_MOST_S)
         except BaseException:

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Iterable
 
 from selaras._app.elsewhere import settle
+from selaras._app.holding import Holder
 from selaras._app.once import own as own_task
-from selaras._app.process import Holder, Process
+from selaras._app.process import Process
 from selaras._cache.family import Slot
 from selaras._cache.session import Session
 from selaras._contracts.partition import Grant, Owner
@@ -167,7 +168,7 @@ class Scope:
         if settled is not None:
             process.cache.told()
             process.cache.settled(session, settled, partition=owner.home, sent_ns=sent_ns)
-            await process.keep_house(owner.home)
+            await process.housekeeping.used(owner.home)
         return settled
 
     def abandon(self) -> None:

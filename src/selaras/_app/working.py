@@ -165,11 +165,11 @@ class AppWorker:
             owns_process=options.get("owns_process", False),
         )
         process.enter()
-        process.workers += 1
+        process.housekeeping.workers += 1
         try:
             return await self._worker.run()
         finally:
-            process.workers -= 1
+            process.housekeeping.workers -= 1
             await process.leave()
 
     def stop(self) -> None:
