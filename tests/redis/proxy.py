@@ -39,6 +39,11 @@ class Link:
         self.up = _Way(proxy, self, is_reply=False)
         self.down = _Way(proxy, self, is_reply=True)
 
+    @property
+    def late_replies(self) -> int:
+        """Pieces of replies that are held back."""
+        return len(self.down._queue)
+
     def cut(self) -> None:
         """Reset both connections now; in the proxy's loop."""
         self.up.abort()
@@ -93,6 +98,9 @@ class _Way(asyncio.Protocol):
         writer = self._writer
         if writer is None:  # not connected yet
             return
+        if writer.is_closing():  # nobody is there any more: what is still under way to it is lost
+            self._queue.clear()
+            self._held = 0
         while self._queue and self._queue[0][0] <= self._proxy._loop.time():
             data = self._queue.popleft()[1]
             self._held -= len(data)

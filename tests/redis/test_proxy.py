@@ -129,6 +129,20 @@ def test_one_connection_of_several_may_be_half_open(proxy: Proxy, connection: Co
             another.call("PING")
 
 
+def test_what_comes_late_for_a_client_that_is_gone_is_dropped(
+    proxy: Proxy, redis_server: RedisServer, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis_server.call("SET", "some", "x" * 400)
+    [link] = proxy.links
+    proxy.throttle(2_000)
+    while link.late_replies < 8:
+        connection.send(("GET", "some"))
+        time.sleep(0.02)  # so that each comes in a piece of its own
+    connection.close()
+    until(lambda: link.late_replies == 0, "none is any more")
+    assert caplog.messages == []  # of a transport that was written to after its end
+
+
 def test_as_a_process_it_ends_with_its_input(redis_server: RedisServer) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.redis.proxy", f"{HOST}:{redis_server.port}", "--round-trip-ms", "20"],
