@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from struct import Struct
 from typing import Any, Final
 
 import click
 import msgspec
 
-from selaras import ConfigurationError
+from selaras import ConfigurationError, StoreUnavailable
 from selaras._app.meta import decode_meta
 from selaras._app.opening import address_of
 from selaras._app.origin import Origin
@@ -38,9 +39,15 @@ from selaras._core.positions import Cursor, Event, News, Scope
 from selaras._core.signature import Signature, Unbindable
 from selaras._stores.memcached.address import address_of as memcached_of
 from selaras._stores.memcached.line import Classic, Line, Meta, Tongue
-from selaras._stores.redis.address import masked
+from selaras._stores.redis.address import Endpoint, masked
+from selaras._stores.redis.cells import decode_news, decode_pushed, entry_of
 from selaras._stores.redis.packing import Packing
 from selaras._stores.redis.records import DAMAGED
+from selaras._stores.redis.topology import redirection
+from selaras._stores.redis.wire import Wire, WireLost
+from selaras._stores.sqlite.cells import tags_of
+from selaras._stores.sqlite.connection import UNREADABLE
+from selaras._stores.sqlite.rows import rest_kept, waiting_of
 from selaras.cli.arguments import read_arguments
 from selaras.cli.durations import duration, level
 
@@ -71,8 +78,13 @@ class Target:
     seeds: tuple[Any, ...]
 
 
+pack_doubles: Final = Struct(">dd").pack
 PACKING: Final = Packing(0, 4)
 _JOB: Final = NewJob(id="j", task="t", payload=b"\x01p", meta=b"m", line="l", writes=("product:1",), priority=2)
+_EVENT: Final = pack_doubles(1, 2) + b"0k"
+_LATER: Final = pack_doubles(2, 3) + b"1tag"
+_ENTRY: Final = b"%016x" % 5 + pack_doubles(3, 0)
+_TAIL: Final = b"\0\0\0\x01" + bytes(8) + msgspec.msgpack.encode((7, f"{1 << 63:016x}", "product", ("a",), "n"))
 _BEFORE: Final = bytes(25)  # what a script writes in front of a job's bytes
 
 
@@ -119,6 +131,38 @@ def speak(tongue: Tongue, data: bytes) -> None:
     assert len(told) == (0 if data[:1] > b"\x7f" else 3)
 
 
+def answer(data: bytes) -> None:
+    """Hear a Redis server in two pieces, with three who wait, one of them for two replies. Everybody is told something."""
+    loop = asyncio.new_event_loop()
+    wire = Wire(loop, on_lost=lambda _: None, on_push=_said if data[:1] > b"\x7f" else None)
+    wire.connection_made(_Closed())
+    asked = [wire.send(b"", wanted, 60) for wanted in (1, 2, 1)]
+    half = 1 + len(data) // 2
+    wire.data_received(data[1:half])
+    if wire.open:
+        wire.data_received(data[half:])
+    wire.abort("over")
+    for one in asked:
+        assert isinstance(one.exception(), WireLost | None)
+    assert wire.reason
+    loop.close()
+
+
+def _said(push: list[Any]) -> None:
+    """Hear what a server says unasked."""
+
+
+def tell_log(data: bytes) -> None:
+    """Read a log's events, each behind a byte of length, from one at 1 on. Raises AssertionError where one cannot be of it."""
+    events, at = [_EVENT], 0
+    while at < len(data):
+        events.append(data[at + 1 : at + 1 + data[at]])
+        at += 1 + data[at]
+    news = decode_news([9, 4, 1, 0, events], Cursor(1, 2))
+    assert news.tail == Cursor(9, 4)
+    assert all(1 < event.position <= 9 for event in news.events)
+
+
 class _Closed(asyncio.Transport):
     def abort(self) -> None:
         """See asyncio."""
@@ -151,6 +195,25 @@ BYTES: Final[Mapping[str, Target]] = {
         DAMAGED,
         tuple(b"%016x" % 1 + msgspec.msgpack.encode(effect) for effect in ((1, "free_unique", "u", "j"),)),
     ),
+    "entry in Redis": Target(lambda data: entry_of(0, _ENTRY + data, b"v"), (), (_TAIL,)),
+    "log in Redis": Target(tell_log, (), (bytes((len(_LATER),)) + _LATER,)),
+    "news that Redis pushes": Target(
+        decode_pushed, (), (pack_doubles(1, 2) + Struct(">dI").pack(0, len(_LATER)) + _LATER,)
+    ),
+    "Redis' answer": Target(
+        answer,
+        (),
+        (
+            b"\0+OK\r\n*2\r\n$1\r\na\r\n:5\r\n-ERR no\r\n$-1\r\n",
+            b"\xff>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n+PONG\r\n",
+        ),
+    ),
+    "more of a job in SQLite": Target(
+        lambda data: (rest_kept(data), waiting_of("j", "t", b"", b"", data)),
+        (),
+        (msgspec.msgpack.encode(((0, False, ("k",)), [], {0: 3})),),
+    ),
+    "tags in SQLite": Target(tags_of, UNREADABLE, (msgspec.msgpack.encode(("a", "b")),)),
     "entry of the host tier": Target(
         hosted_of, (), (hosted_bytes(Hosted("product:1", 1, 2, 3, 4, 5, ("a", "b"), b"n", b"v")),)
     ),
@@ -196,6 +259,9 @@ TEXTS: Final[Mapping[str, Target]] = {
         memcached_of, (ConfigurationError,), ("unix:///run/memcached.sock", "memcached://127.0.0.1:11211")
     ),
     "masked url": Target(masked, (), ("redis://u:p@h:1/0", "redis://:p@/w@h")),
+    "redirection": Target(
+        lambda text: redirection(f"MOVED 1 {text}", Endpoint("h", 1)), (StoreUnavailable,), ("h:1", ":7000", "[::1]:7")
+    ),
     "setting": Target(
         lambda text: settings_from({}, {"SELARAS_LEASE": text, "SELARAS_LOCAL_BYTES": text}),
         (ConfigurationError,),

@@ -119,6 +119,13 @@ def test_a_redirection_names_a_server() -> None:
     assert redirection("MOVED 3999 there:7002", asked) == Endpoint("there", 7002)
     assert redirection("ASK 3999 ::1:7002", asked) == Endpoint("::1", 7002)
     assert redirection("MOVED 3999 :7002", asked) == Endpoint("here", 7002)
+    assert redirection("MOVED 3999 [::1]:7002", asked) == Endpoint("::1", 7002)
+
+
+@pytest.mark.parametrize("text", ["MOVED", "MOVED 3999", "MOVED 3999 there", "ASK 3999 there:", "MOVED x there:1"])
+def test_a_redirection_that_names_no_server_is_an_outage_in_words(text: str) -> None:
+    with pytest.raises(StoreUnavailable, match=f"here:7001 refers us to no server that could be asked: '{text}'"):
+        redirection(text, Endpoint("here", 7001))
 
 
 async def test_sentinels_tell_the_master_and_one_that_is_silent_is_passed_over() -> None:

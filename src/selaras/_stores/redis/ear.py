@@ -30,7 +30,7 @@ from selaras._stores.redis.cells import decode_pushed
 from selaras._stores.redis.dialling import dial
 from selaras._stores.redis.errors import Meaning, meaning_of, told
 from selaras._stores.redis.lines import Common, Lines
-from selaras._stores.redis.topology import redirection
+from selaras._stores.redis.topology import referred
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, pack, rest
 
 PING_S: Final = 5.0
@@ -260,10 +260,14 @@ class _Hearing:
         """A subscription was refused: its slot is elsewhere, or it is not allowed."""
         meaning = meaning_of(error)
         if meaning in (Meaning.MOVED, Meaning.ASK):
-            slot = int(str(error).split(" ")[1])
+            try:
+                slot, there = referred(str(error), piece.endpoint)
+            except StoreUnavailable as unread:
+                piece.wire.abort(str(unread))
+                return
             for index, one in enumerate(self._places):
                 if one is piece and self._ear.common.names.slot(index) == slot:
-                    self._ear.common.topology.moved(index, redirection(str(error), piece.endpoint))
+                    self._ear.common.topology.moved(index, there)
                     self.moved(index)
             return
         why = told(error, meaning, where=str(piece.endpoint), doing="subscriptions")

@@ -6,6 +6,7 @@ by whoever needs it next.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -16,6 +17,8 @@ from selaras._stores.redis.address import Account, Endpoint, Names, RedisAddress
 
 LOOK_S: Final = 1.0
 """So long a node may take to tell the map; then the next one is asked."""
+
+_REFERS: Final = re.compile(r"(?:MOVED|ASK) ([0-9]{1,5}) (\S*):([0-9]{1,5})", re.ASCII)
 
 Ask = Callable[[Endpoint, Account, tuple[str, ...]], Awaitable[Any]]
 """Ask a server one command over a connection made for that. Raises StoreUnavailable."""
@@ -194,6 +197,14 @@ def _endpoint(asked: Endpoint, holder: list[Any]) -> Endpoint:
 
 
 def redirection(text: str, asked: Endpoint) -> Endpoint:
-    """Read `MOVED 3999 host:port` or `ASK ...`; without a host it is the one that was asked."""
-    host, _, port = text.split(" ")[2].rpartition(":")
-    return Endpoint(host.strip("[]") or asked.host, int(port))
+    """Read `MOVED 3999 host:port` or `ASK ...`; without a host it is the one that was asked. Raises StoreUnavailable."""
+    return referred(text, asked)[1]
+
+
+def referred(text: str, asked: Endpoint) -> tuple[int, Endpoint]:
+    """Read a redirection with its slot. Raises StoreUnavailable: it names no server."""
+    found = _REFERS.fullmatch(text)
+    if found is None:
+        raise StoreUnavailable(f"{asked} refers us to no server that could be asked: {text[:200]!r}")
+    slot, host, port = found.groups()
+    return int(slot), Endpoint(host.strip("[]") or asked.host, int(port))
