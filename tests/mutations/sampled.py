@@ -80,6 +80,7 @@ CONCERNED: Final[dict[str, list[list[str]]]] = {
         ["tests/redis/test_redis_agrees.py", *_FREEST, "-k", "agree or redis-1"],
         _REDIS,
         [*_CONFORMANCE, "-k", "redis-1"],
+        ["tests/conformance/test_partitions.py", "-k", "redis-4"],
         ["tests/redis/test_redis_scripts.py", "tests/redis/test_whole_app.py"],
     ],
 }

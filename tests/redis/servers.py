@@ -404,7 +404,8 @@ class Sentinel(Process):
 class Sentinels:
     """A master, its replicas and three sentinels that agree on them.
 
-    After `kill(the master)` a replica is the master within 2 to 3 seconds.
+    After `kill(the master)` a replica is the master within 2 to 3 seconds; within 7 where their votes were split, and
+    they elect again.
     """
 
     NAME: Final = "selaras-master"

@@ -290,7 +290,8 @@ async def test_durable_means_that_a_replica_has_it() -> None:
 
 async def test_a_failover_by_sentinels_is_ridden_out() -> None:
     with Sentinels() as sentinels:
-        async with world(sentinels.url) as there:
+        # Sentinels whose votes are split elect again after four seconds: longer than callers wait by default.
+        async with world(sentinels.url_for(query="socket_timeout=20")) as there:
             assert await there.count() == 1
             master = sentinels.master
             await asyncio.to_thread(master.kill)
