@@ -284,6 +284,17 @@ async def test_reads_of_one_moment_are_one_call(cells: Process, redis_server: Re
     assert (calls["evalsha"], calls["mget"]) == (1, 1)
 
 
+async def test_a_read_whose_script_is_gone_is_sent_once_more(cells: Process, redis_server: RedisServer) -> None:
+    await cells.cache("k")
+    redis_server.call("SCRIPT", "FLUSH")
+    redis_server.call("CONFIG", "RESETSTAT")
+
+    assert await asyncio.gather(*(cells.value("k") for _ in range(5))) == [b"v0"] * 5
+
+    calls = redis_server.calls()
+    assert (calls["script|load"], calls["evalsha"]) == (1, 2)
+
+
 async def test_reads_with_other_cursors_hear_their_own_news(cells: Process) -> None:
     first = await cells.tail()
     second = (await cells.invalidate(Invalidation(("a",)), first)).tail

@@ -29,6 +29,22 @@ async def test_a_partition_is_greeted_once_and_a_script_is_loaded_where_it_is_un
             assert len(there.greeted) == 3
 
 
+@pytest.mark.parametrize("calls", [1, 20])
+async def test_a_script_that_is_gone_is_loaded_once_and_each_call_is_sent_once_more(
+    redis_server: RedisServer, calls: int
+) -> None:
+    async with world(redis_server.url) as there:
+        await there.count()
+        redis_server.call("SCRIPT", "FLUSH")
+        redis_server.call("CONFIG", "RESETSTAT")
+
+        assert await asyncio.gather(*(there.count() for _ in range(calls))) == list(range(2, calls + 2))
+
+        asked = redis_server.calls()
+        assert (asked["script|load"], asked["evalsha"]) == (1, 2 * calls)
+        assert not any(wire.loading for wire in there.link.lines().wires if wire is not None)
+
+
 async def test_commands_go_around_a_script_in_one_trip(redis_server: RedisServer) -> None:
     async with world(redis_server.url) as there:
         key = there.link.common.names.key(0, "v:a")

@@ -83,6 +83,7 @@ class Caller:
         repeats: bool = False,
         on_repeat: Callable[[], None] = unheard,
         lost: bool = False,
+        refused: Exception | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Run a verb's script with plain commands before and behind it. See `Link.call_among`."""
         return await self.link.call_among(
@@ -91,6 +92,7 @@ class Caller:
             repeats=repeats,
             on_repeat=on_repeat,
             lost=lost,
+            refused=refused,
         )
 
     def packed(self, verb: str, request: Any, after: Sequence[Command], since: Cursor) -> tuple[bytes, int]:

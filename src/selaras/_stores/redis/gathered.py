@@ -156,7 +156,7 @@ class _Meeting(Generic[Item, Result, Shared]):
         self._answered = True
         replies: list[Any] = told if self._call.after else [told]
         if replies[0].__class__ is ReplyError:
-            self._begin(self._go_the_long_way())
+            self._begin(self._go_the_long_way(refused=replies[0]))
         elif any(reply.__class__ is ReplyError for reply in replies):
             self._begin(self._mend(replies))
         else:
@@ -169,7 +169,7 @@ class _Meeting(Generic[Item, Result, Shared]):
         self._gathered.under_way.add(task)
         task.add_done_callback(self._gathered.under_way.discard)
 
-    async def _go_the_long_way(self, *, lost: bool = False) -> None:
+    async def _go_the_long_way(self, *, lost: bool = False, refused: Exception | None = None) -> None:
         gathered, call = self._gathered, self._call
         try:
             _, reply, after = await gathered.caller.among(
@@ -178,6 +178,7 @@ class _Meeting(Generic[Item, Result, Shared]):
                 repeats=gathered.repeats,
                 on_repeat=self._is_repeated,
                 lost=lost,
+                refused=refused,
             )
         except BaseException as error:
             self._fail(error)

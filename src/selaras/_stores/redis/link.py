@@ -1,7 +1,7 @@
 """Brings calls to the servers that hold the partitions, from whatever event loop they are made on.
 
     call ─> the wire of the partition ─> reply
-              │ none, lost, MOVED              │ NOSCRIPT: load, again    ASK: there, this once
+              │ none, lost, MOVED              │ NOSCRIPT: load (one for all), again    ASK: there, this once
               v                                │ SELARASGONE: greet, again
             find, connect, greet (`lines`)     │ TRYAGAIN, LOADING, CLUSTERDOWN, READONLY...: wait, again
 
@@ -144,7 +144,7 @@ class Link:
         Raises:
             StoreUnavailable: nothing was done, or the text says that it may have been.
         """
-        wire, lost = self.lines().wires[index], False
+        wire, lost, refused = self.lines().wires[index], False, None
         if wire is not None and not wire.stuffed and not (self._replicas_ms and self._waits(script, replicated)):
             # The common case, with nothing that it does not need.
             within_s = URGENT_S if urgent else self._patience_s
@@ -157,7 +157,7 @@ class Link:
             else:
                 if reply.__class__ is not ReplyError:
                     return reply
-                # Refused, and so not done: what is to be done about it is found out there.
+                refused = reply  # and so not done: what is to be done about it is found out there
         _, reply, _ = await self.call_among(
             *(index, (), script, args, ()),
             urgent=urgent,
@@ -165,6 +165,7 @@ class Link:
             replicated=replicated,
             on_repeat=on_repeat,
             lost=lost,
+            refused=refused,
         )
         return reply
 
@@ -181,11 +182,12 @@ class Link:
         replicated: bool | None = None,
         on_repeat: Callable[[], None] = unheard,
         lost: bool = False,
+        refused: Exception | None = None,
     ) -> tuple[list[Any], Any, list[Any]]:
         """Run a script with plain commands before and behind it, in one trip; these must bear being repeated.
 
         What they meet (a full memory, say) does not stop the script: it stands as an error in the place of their reply.
-        `lost`: it was sent before, and its reply was lost.
+        `lost`: it was sent before, and its reply was lost. `refused`: it was sent before, and this was the reply.
         """
         waits = self._replicas_ms > 0 and self._waits(script, replicated)
         if waits:
@@ -203,6 +205,8 @@ class Link:
         )
         if lost:
             batch.lost()
+        if refused is not None:
+            batch.refused(refused)
         replies = await batch.run(Patience(URGENT_S if urgent else self._patience_s, urgent=urgent))
         if waits:
             self._check_replicas(replies.pop(), index, script.name)
@@ -276,6 +280,10 @@ class _Batch:
         self._lost = True
         self._on_repeat()
 
+    def refused(self, error: Exception) -> None:
+        """The script was sent, and refused."""
+        self._loads = meaning_of(error) is Meaning.UNLOADED
+
     async def run(self, patience: Patience) -> list[Any]:
         """Send what has no reply yet, until all have one. Raises StoreUnavailable."""
         try:
@@ -290,7 +298,7 @@ class _Batch:
         while self._todo:
             wire, endpoint = await self._reach(patience)
             await wire.room()
-            packed, wanted, places = self._packed()
+            packed, wanted, places, loads = self._packed(wire)
             try:
                 replies = await wire.send(packed, wanted, max(patience.left_s, 0.001))
             except WireLost as error:
@@ -300,6 +308,8 @@ class _Batch:
                     self.lost()
                 await patience.again(self._common.entropy, StoreUnavailable(f"{endpoint}: {error}"))
                 continue
+            finally:
+                wire.loading.difference_update(loads)
             answers = [replies] if wanted == 1 else [replies[place] for place in places]
             refusal = self._judge(wire, endpoint, answers)
             if refusal is not None or patience.tries >= AT_ONCE_MOST:
@@ -316,19 +326,26 @@ class _Batch:
         node = self._lines.node_of(wire)
         return wire, node.endpoint if node is not None else Endpoint("?")
 
-    def _packed(self) -> tuple[bytes, int, list[int]]:
-        """Return what is to be sent, how many replies will come, and where among them are those to what was asked."""
+    def _packed(self, wire: Wire) -> tuple[bytes, int, list[int], list[str]]:
+        """Return what is to be sent, how many replies will come, where among them are those to what was asked, and the
+        scripts that it loads.
+
+        Of all who were told at once that a script is not there, one loads it: his command goes before those of the others.
+        """
         parts: list[bytes] = []
         places: list[int] = []
-        if self._loads and self._script is not None:
+        loads: list[str] = []
+        if self._loads and self._script is not None and self._script.sha not in wire.loading:
             parts.append(pack("SCRIPT", "LOAD", self._script.text))
+            loads.append(self._script.sha)
+            wire.loading.update(loads)
         for item in self._todo:
             if self._asks is not None:
                 parts.append(ASKING)
             places.append(len(parts))
             parts.append(self._commands[item])
         self._loads, self._asks = False, None
-        return b"".join(parts), len(parts), places
+        return b"".join(parts), len(parts), places, loads
 
     def _judge(self, wire: Wire, endpoint: Endpoint, answers: list[Any]) -> StoreUnavailable | None:
         """Keep what was answered, and see what the rest needs. Returns what must be waited for, if anything."""

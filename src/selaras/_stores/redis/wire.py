@@ -125,6 +125,7 @@ class Wire(asyncio.Protocol):
     ) -> None:
         self.open = False
         self.reason = ""
+        self.loading = set[str]()  # scripts that somebody is loading over it
         self.heard_at = loop.time()
         self._loop = loop
         self._silence_s = silence_s
