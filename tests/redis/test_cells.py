@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import inf, nan
 from random import Random
+from struct import pack
 
 import msgspec
 import pytest
@@ -19,7 +21,7 @@ from selaras._core.jobs.job import Put
 from selaras._core.positions import START, Cursor
 from selaras._stores.redis.address import Names, redis_address
 from selaras._stores.redis.caller import Caller
-from selaras._stores.redis.cells import Cells, value_of
+from selaras._stores.redis.cells import Cells, decode_news, decode_pushed, value_of
 from selaras._stores.redis.lines import Common, Greeting
 from selaras._stores.redis.link import Link
 from selaras._stores.redis.scripts import script
@@ -506,3 +508,43 @@ def test_a_row_s_value_is_known_by_its_id_and_its_length() -> None:
 
     assert value_of(row, b"an id...v0") == b"v0"
     assert [value_of(row, other) for other in (None, b"", b"an id...v", b"an id...v0 ", b"another.v0")] == [None] * 5
+
+
+def event(position: float, name: bytes) -> bytes:
+    return pack(">dd", position, 7) + name
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        event(2, b"0b"),
+        event(9, b"0b"),
+        event(3.5, b"0b"),
+        event(inf, b"0b"),
+        event(nan, b"0b"),
+        event(3, b"7b"),
+        event(3, b"0\xff"),
+        event(3, b""),
+        b"",
+    ],
+)
+def test_a_log_with_an_event_that_was_written_over_is_forgotten_as_a_whole(second: bytes) -> None:
+    since, tail = Cursor(1, 7), [4, 8, 1, 0]
+    sound = [event(1, b"0"), event(2, b"0a"), event(3, b"0b"), event(4, b"1c")]
+    assert [one.position for one in decode_news([*tail, sound], since).events] == [2, 3, 4]
+    assert decode_pushed(pushed(sound)) is not None
+    written_over = [*sound[:2], second, sound[3]]
+
+    news = decode_news([*tail, written_over], since)
+
+    assert (news.tail, news.reset, news.events) == (Cursor(4, 8), True, ())
+    assert decode_pushed(pushed(written_over)) is None
+
+
+def pushed(events: list[bytes], epoch: float = 1) -> bytes:
+    return pack(">ddd", 1, 7, epoch) + b"".join(pack(">I", len(one)) + one for one in events[1:])
+
+
+@pytest.mark.parametrize("epoch", [inf, nan])
+def test_pushed_news_of_no_epoch_are_none(epoch: float) -> None:
+    assert decode_pushed(pushed([event(1, b"0"), event(2, b"0a")], epoch)) is None

@@ -192,6 +192,18 @@ async def test_one_who_does_not_speak_the_protocol_is_left() -> None:
             await wire.send(pack("PING"), 1, 5)
 
 
+async def test_a_connection_that_ends_without_a_word_has_a_reason_all_the_same() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"-\r\n")  # an error without a text, which answers nothing
+        await reader.read()
+
+    async with serving(serve) as port, wired(port) as wire:
+        async with asyncio.timeout(5):
+            while wire.open:
+                await asyncio.sleep(0)
+        assert wire.reason == "it ended without a word"
+
+
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_what_is_pushed_is_not_taken_for_a_reply(redis_server: RedisServer, protocol: int) -> None:
     pushed: list[object] = []

@@ -153,21 +153,21 @@ def _later(tail: Cursor, told: list[bytes], since: Cursor, epoch: int) -> News |
 
     Returns None if one of them was written over.
     """
-    last: dict[bytes, bytes] = {}
-    for event in told[1:]:
-        name = event[_CURSOR.size :]
+    last: dict[bytes, int] = {}
+    for place in range(1, len(told)):
+        name = told[place][_CURSOR.size :]
         last.pop(name, None)
-        last[name] = event
+        last[name] = place
     events: list[Event] = []
     ids: list[int] = []
     try:
-        for name, event in last.items():
-            position, event_id = _CURSOR.unpack_from(event)
-            events.append(Event(int(position), _SCOPES[name[:1]], name[1:].decode()))
+        for name, place in last.items():
+            position, event_id = _CURSOR.unpack_from(told[place])
+            if position != since.position + place:
+                return None
+            events.append(Event(since.position + place, _SCOPES[name[:1]], name[1:].decode()))
             ids.append(int(event_id))
     except DAMAGED:
-        return None
-    if events and not since.position < min(event.position for event in events) <= tail.position:
         return None
     return News(tail, tuple(events), epoch=epoch, ids=tuple(ids))
 
@@ -176,16 +176,17 @@ def decode_pushed(said: bytes) -> Pushed | None:
     """Read events as scripts push them; None if they were written over."""
     try:
         position, event_id, epoch = _PUSHED.unpack_from(said)
-        since, events, at = Cursor(int(position), int(event_id)), [b""], _PUSHED.size
+        since, its_epoch, events, at = Cursor(int(position), int(event_id)), int(epoch), [b""], _PUSHED.size
         while at < len(said):
             first = at + _SIZE.size
             at = first + _SIZE.unpack_from(said, at)[0]
             events.append(said[first:at])
         position, event_id = _CURSOR.unpack_from(events[-1])
+        tail = Cursor(int(position), int(event_id))
     except DAMAGED:
         return None
-    news = _later(Cursor(int(position), int(event_id)), events, since, int(epoch))
-    return Pushed(since, news) if news is not None and since.position + len(events) - 1 == position else None
+    news = _later(tail, events, since, its_epoch)
+    return Pushed(since, news) if news is not None and since.position + len(events) - 1 == tail.position else None
 
 
 def _news_of(ledger: bytes, told: list[bytes], since: Cursor) -> News | None:

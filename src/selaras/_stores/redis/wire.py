@@ -324,7 +324,7 @@ class Wire(asyncio.Protocol):
         if not self.open:
             return
         self.open = False
-        self.reason = reason
+        self.reason = reason = reason or "it ended without a word"
         written = len(self._waiting) - self._unwritten
         for place, one in enumerate(self._waiting):
             if not one.future.done():
