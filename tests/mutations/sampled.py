@@ -89,6 +89,7 @@ group lets live is tried on the next."""
 
 _FEWER_READS: Final = "what is not read ahead, or not remembered, is read when it is asked for"
 _WRITES_MORE: Final = "the whole row is written instead of what has moved of it"
+_ONE_MORE: Final = "what is remembered is forgotten one later"
 _LONG_WAY: Final = "the batch is not let in, and goes the long way, job by job"
 
 EXPLAINED: Final[dict[str, str]] = {
@@ -97,6 +98,7 @@ EXPLAINED: Final[dict[str, str]] = {
     "selaras._stores.redis.lua.rows:promote: due:flush() -> nothing": "what this script has put there is not due yet, and "
     "what it has dropped is passed over",
     "selaras._stores.redis.lua.turn:script: and #REQ[5] > 0 then -> >=": "of no queues it waits in none",
+    "selaras._stores.redis.packing:_head_of: len(self._heads) >= PROFILES_MOST -> len(self._heads) > PROFILES_MOST": _ONE_MORE,
     "selaras._stores.sqlite.cells:_OWNED_BY: = ? AND job = -> OR": "a home gives a fence once, and they are compared",
     "selaras._stores.sqlite.cells:_intents_of: (owned := self._owned_on.pop(job, None)) is not None -> "
     "(owned := self._owned_on.pop(job, None)) is None": _FEWER_READS,
