@@ -208,10 +208,11 @@ async def test_it_goes_on_on_another_loop_when_its_own_is_closed(redis_server: R
 
 
 async def test_who_may_not_listen_is_told_so_once(redis_server: RedisServer) -> None:
-    url = redis_server.add_user("deaf", "pw", "~selaras:*", "+@all", "-@admin", "resetchannels")
+    url = redis_server.add_user("deaf", "pw", "~selaras:*", "+@all", "-@admin", "resetchannels", "&selaras:*")
     try:
         there = Listener(url)
         await there.world.link.open()
+        redis_server.call("ACL", "SETUSER", "deaf", "resetchannels")
         there.ear.attend()
         async with asyncio.timeout(5):
             while there.ear.refused is None:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, cast
 
-import msgspec
 from msgspec import Struct, structs
 
 from selaras._contracts.clock import Clock
@@ -21,7 +20,7 @@ from selaras._core.errors import SelarasError, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial
 from selaras._stores.redis.errors import RIGHTS_PAGE, meaning_of, told
-from selaras._stores.redis.rights import CHANNELS, KEYLESS, KEYS_ONLY, commands, rule
+from selaras._stores.redis.rights import QUESTION, calls, commands, lacking, rule
 from selaras._stores.redis.scripts import LEDGER
 from selaras._stores.redis.topology import Topology, topology_of
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, Word, pack
@@ -40,17 +39,6 @@ _SCANNED_MOST: Final = 200_000
 _WEIGHED_MOST: Final = 1_000
 _NAMED_MOST: Final = 5
 _MIB: Final = 1024 * 1024
-
-_REFUSED: Final = """
-local refused = {}
-for i = 1, #ARGV do
-    local known, allowed = pcall(redis.acl_check_cmd, unpack(cjson.decode(ARGV[i])))
-    if not (known and allowed) then
-        refused[#refused + 1] = i
-    end
-end
-return refused
-"""
 
 
 class _Facts(Struct, frozen=True):
@@ -392,38 +380,21 @@ async def _rights(
     needed = commands(address.shape, replicated=replicated)
     whole = rule(address.prefix, address.shape, replicated=replicated)
     remedy = f"allow it: ACL SETUSER … {whole} ({RIGHTS_PAGE})"
-    loaded = await patient.ask("SCRIPT", "LOAD", _REFUSED)
+    loaded = await patient.ask("SCRIPT", "LOAD", QUESTION)
     if isinstance(loaded, ReplyError):
         yield wrong("rights", patient.where, f"this user may not +script|load: {loaded}", remedy)
         return
 
     stem = names.stem(held[0] if held else 0)
-    examples = [msgspec.json.encode(_example(word, stem)) for word in needed]
-    reply = await patient.ask("EVALSHA", loaded, 0, *examples)
+    reply = await patient.ask("EVALSHA", loaded, 0, *calls(needed, stem))
     if isinstance(reply, ReplyError):
         yield wrong("rights", patient.where, f"this user may not +evalsha: {reply}", remedy)
         return
     refused = [needed[place - 1] for place in cast("list[int]", reply)]
-    keyed = {word for word in needed if word not in KEYLESS | CHANNELS}
-    if keyed.issubset(refused):
-        yield wrong("rights", patient.where, f"this user may not touch the keys {stem}*", remedy)
-    elif refused and CHANNELS.issuperset(refused):
-        said = ", ".join(f"+{word}" for word in refused)
-        yield wrong("rights", patient.where, f"this user lacks {said}, or the channels {stem}*", remedy)
-    elif refused:
-        yield wrong("rights", patient.where, f"this user lacks {', '.join(f'+{word}' for word in refused)}", remedy)
+    if refused:
+        yield wrong("rights", patient.where, lacking(refused, needed, stem), remedy)
     else:
         yield fine("rights", patient.where, f"all {len(needed)} commands, on {address.prefix}:*")
-
-
-def _example(command: str, stem: str) -> tuple[str, ...]:
-    """Return a call of a command as the store makes it."""
-    words = tuple(command.split("|"))
-    if command in KEYLESS:
-        return (*words, "x", "0") if command == "evalsha" else words
-    if command in CHANNELS:
-        return (*words, f"{stem}news", *(["1"] if "publish" in command else []))
-    return (*words, f"{stem}meta", *([] if command in KEYS_ONLY else ["x", "x"]))
 
 
 # ---------------------------------------------------------------- a cluster

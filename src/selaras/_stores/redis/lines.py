@@ -21,7 +21,8 @@ from selaras._core.jobs.retry import Backoff
 from selaras._stores.endings import at_end_of_loop
 from selaras._stores.redis.address import Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial, tls_doubt
-from selaras._stores.redis.errors import Meaning, meaning_of, told
+from selaras._stores.redis.errors import RIGHTS_PAGE, Meaning, meaning_of, told
+from selaras._stores.redis.rights import QUESTION, QUESTION_SHA, calls, lacking, vital
 from selaras._stores.redis.topology import Topology, redirection
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, Word, pack, rest, tail
 
@@ -205,13 +206,19 @@ class Lines:
         self.wires[index] = self._slow_wires[index] = None
 
     def demoted(self, wire: Wire) -> None:
-        """Its server is not the master any more: use it no longer; who waits on it may yet be answered."""
+        """Its server is not the master any more."""
+        node = self.node_of(wire)
+        if node is not None:
+            self.common.topology.doubt(node.endpoint)
+        self.leave(wire, "its server is not the master")
+
+    def leave(self, wire: Wire, reason: str) -> None:
+        """Use a connection no longer; who waits on it may yet be answered."""
         node = self.node_of(wire)
         self._unused(wire)
         if node is not None:
             node.wire = None
-            self.common.topology.doubt(node.endpoint)
-            self.loop.call_later(self.common.address.account.silence_s, wire.abort, "its server is not the master")
+            self.loop.call_later(self.common.address.account.silence_s, wire.abort, reason)
 
     # -- finding, connecting, greeting
 
@@ -329,7 +336,7 @@ class Node:
         self._probe: Task[None] | None = None
         self._tries = 0
         self._again_at = 0.0
-        self._error = ""
+        self._error: BaseException = StoreUnavailable("")
 
     async def connected(self, patience: Patience) -> Wire:
         """Return the connection. Raises StoreUnavailable: it cannot be made, or could not a moment ago."""
@@ -338,7 +345,7 @@ class Node:
         if self._attempt is None:
             if self._lines.loop.time() < self._again_at:
                 self._lines.common.topology.doubt(self.endpoint)
-                raise StoreUnavailable(self._error)
+                raise _again(self._error)
             self._attempt = self._lines.loop.create_task(self._connect())
             self._attempt.add_done_callback(self._attempted)
         doubt = tls_doubt(self._lines.common.address.account)
@@ -353,7 +360,7 @@ class Node:
             self._tries, self._again_at = 0, 0.0
             return
         self._tries += 1
-        self._error = str(error)
+        self._error = error
         self._again_at = self._lines.loop.time() + ATTEMPTS.delay_us(self._tries, self._lines.common.entropy) / 1e6
         self._lines.common.topology.doubt(self.endpoint)
 
@@ -371,21 +378,36 @@ class Node:
             if info.get("role") != "master":
                 raise StoreUnavailable(f"{self.endpoint} is a replica, or being made one: it takes no writes")
             self.run_id, self.eviction = info["run_id"], info.get("maxmemory_policy", "")
+            await self._allowed(wire)
         except BaseException:
             wire.abort("it cannot be used")
             raise
         self.wire = wire
         return wire
 
-    async def _ask(self, wire: Wire, *command: str) -> bytes:
+    async def _allowed(self, wire: Wire) -> None:
+        """See that no script will end half done for want of a right. Raises StoreRefused: it would."""
+        address, stem = self._lines.common.address, self._lines.common.names.stem(0)
+        needed = vital(address.shape, replicated=address.replicas_ms > 0)
+        refused: list[int]
+        _, refused = await asyncio.gather(
+            self._ask(wire, "SCRIPT", "LOAD", QUESTION),
+            self._ask(wire, "EVALSHA", QUESTION_SHA, "0", *calls(needed, stem)),
+        )
+        if refused:
+            lacked = lacking([needed[place - 1] for place in refused], needed, stem)
+            raise StoreRefused(f"{self.endpoint}: {lacked}. All rights: {RIGHTS_PAGE}; selaras doctor prints the rule")
+
+    async def _ask(self, wire: Wire, *command: Word) -> Any:
         try:
             reply = await wire.send(pack(*command), 1, self._lines.common.address.account.connect_s)
         except WireLost as error:
             raise StoreUnavailable(f"{self.endpoint}: {error}") from error
         if isinstance(reply, ReplyError):
-            raise told(reply, meaning_of(reply), where=str(self.endpoint), doing=" ".join(command))
-        answer: bytes = reply
-        return answer
+            raise told(
+                reply, meaning_of(reply), where=str(self.endpoint), doing=" ".join(str(word) for word in command[:2])
+            )
+        return reply
 
     def _look_again(self, wire: Wire) -> None:
         if self._probe is None or self._probe.done():

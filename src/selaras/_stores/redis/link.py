@@ -360,6 +360,8 @@ class _Batch:
                 if item == self._place:
                     doing = self._common.doing(index, self._name)
                     text = self._script.text if self._script is not None else ""
+                    if meaning is Meaning.REFUSED and text:  # it may have ended half done: once, and no more
+                        self._lines.leave(wire, "a script was refused a command")
                     raise told(reply, meaning, where=str(endpoint), doing=doing, script=text)
                 continue
             again.add(item)

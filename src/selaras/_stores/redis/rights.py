@@ -6,8 +6,12 @@ ACL SETUSER app on >password ~PREFIX:* &PREFIX:* +evalsha +script|load ...
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
+from hashlib import sha1
 from typing import Final
+
+import msgspec
 
 from selaras._stores.redis.address import Shape
 from selaras._stores.redis.scripts import script, verbs
@@ -31,6 +35,22 @@ KEYS_ONLY: Final = frozenset({"exists", "mget", "unlink"})
 KEYLESS: Final = frozenset({*_PLAIN, *_CLUSTER, *_REPLICATED, "time"}) - CHANNELS
 """Commands without keys."""
 
+QUESTION: Final = """
+local refused = {}
+if redis.acl_check_cmd then
+    for i = 1, #ARGV do
+        local known, allowed = pcall(redis.acl_check_cmd, unpack(cjson.decode(ARGV[i])))
+        if not (known and allowed) then
+            refused[#refused + 1] = i
+        end
+    end
+end
+return refused
+"""
+"""Asks the server what its user may not do, of the calls that it is given; nothing is done."""
+
+QUESTION_SHA: Final = sha1(QUESTION.encode(), usedforsecurity=False).hexdigest()
+
 
 @cache
 def commands(shape: Shape, *, replicated: bool = False) -> tuple[str, ...]:
@@ -45,6 +65,41 @@ def commands(shape: Shape, *, replicated: bool = False) -> tuple[str, ...]:
     if shape != "cluster":
         found.discard("spublish")
     return tuple(sorted(found))
+
+
+@cache
+def vital(shape: Shape, *, replicated: bool = False) -> tuple[str, ...]:
+    """Return those of them without which nothing is begun.
+
+    A script that meets a command that it may not call ends there, half done. What is left out costs no more than the cache,
+    or a name in a list.
+    """
+    inside = {word for name in verbs() for word in commands_in(script(name).text)}
+    dispensable = {*_VALUES, "client|setname", "select"} - inside
+    return tuple(word for word in commands(shape, replicated=replicated) if word not in dispensable)
+
+
+def calls(words: Sequence[str], stem: str) -> list[bytes]:
+    """Return a call of each command, as the store makes it on the keys that begin with `stem`: what `QUESTION` is given."""
+    return [msgspec.json.encode(_example(word, stem)) for word in words]
+
+
+def lacking(refused: Sequence[str], asked: Sequence[str], stem: str) -> str:
+    """Say what a user lacks who was refused some of the commands that were asked for."""
+    if {word for word in asked if word not in KEYLESS | CHANNELS}.issubset(refused):
+        return f"this user may not touch the keys {stem}*"
+    named = ", ".join(f"+{word}" for word in refused)
+    channels = f", or the channels {stem}*" if CHANNELS.issuperset(refused) else ""
+    return f"this user lacks {named}{channels}"
+
+
+def _example(command: str, stem: str) -> tuple[str, ...]:
+    words = tuple(command.split("|"))
+    if command in KEYLESS:
+        return (*words, "x", "0") if command == "evalsha" else words
+    if command in CHANNELS:
+        return (*words, f"{stem}news", *(["1"] if "publish" in command else []))
+    return (*words, f"{stem}meta", *([] if command in KEYS_ONLY else ["x", "x"]))
 
 
 def commands_in(text: str) -> set[str]:
