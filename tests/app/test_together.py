@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
+from msgspec import Struct
 from tests.app.work import work, working
 
-from selaras import ConfigurationError, Selaras, Task
+from selaras import ConfigurationError, Secret, Selaras, Task
 from selaras._app.survey import LONG_US, long_writers
 from selaras._core.jobs.job import JobKind
 
@@ -228,6 +230,36 @@ def test_a_parameter_that_the_task_lacks_is_told_at_import(app: Selaras) -> None
 
         @app.task(writes=app.tag("category", by="kind"))
         async def reprice(id: int) -> None: ...
+
+
+class Account(Struct, frozen=True):
+    id: int
+    token: Secret[str]
+
+
+@pytest.mark.parametrize("kind", [Secret[str], Secret[str] | None, list[Secret[str]], dict[str, Secret[int]]])
+def test_a_tag_that_would_show_a_secret_is_refused_at_import(app: Selaras, kind: Any) -> None:
+    async def look(token: str) -> int:
+        return 1
+
+    look.__annotations__["token"] = kind
+
+    with pytest.raises(ConfigurationError, match="'token' is Secret, and a tag is shown as it is"):
+        app.cached(tags=["session:{token}"])(look)
+    with pytest.raises(ConfigurationError, match="'token' is Secret, and a tag is shown as it is"):
+        app.task(writes=app.tag("session", by="token"))(look)
+
+
+async def test_a_secret_within_a_record_is_a_digest_in_its_tag(app: Selaras) -> None:
+    @app.cached(tags=["account:{account}"])
+    async def limit(account: Account) -> int:
+        return 1
+
+    account = Account(7, "s3cret-token")
+    await limit(account)
+
+    assert "s3cret" not in app.tag("account", account).name
+    assert "s3cret" not in repr(await limit.key(account).explain())
 
 
 def test_a_value_and_a_parameter_exclude_each_other(app: Selaras) -> None:

@@ -229,6 +229,7 @@ def _opening(task: str, source: Whole | Tag | TagBinding, signature: Signature) 
                 f"task {task!r}: writes {source!r}: the task has no parameter {source.by!r}, "
                 f"but {_listed(signature.parameters)}"
             )
+        _check_not_secret(f"task {task!r}: writes {source!r}", source.by, signature)
         return OpenPlan(Scope.TAG, source.name, source.by)
     if source.family.family.during_write == "serve":
         raise ConfigurationError(
@@ -618,7 +619,18 @@ def _tag_template(family: str, text: str, signature: Signature) -> tuple[str, st
         raise ConfigurationError(
             f"family {family!r}: tags={text!r}: write 'name' or 'name:{{parameter}}', of {_listed(signature.parameters)}"
         )
+    if field is not None:
+        _check_not_secret(f"family {family!r}: tags={text!r}", field, signature)
     return checked_name(name, what="tag"), field
+
+
+def _check_not_secret(where: str, parameter: str, signature: Signature) -> None:
+    """Refuse a tag that would show a secret: `app.tag(name, value)` must come to the same text, and is not told of it."""
+    if signature.is_covert(parameter):
+        raise ConfigurationError(
+            f"{where}: {parameter!r} is Secret, and a tag is shown as it is, in logs and by `selaras explain`:"
+            " tag by what names the secret's owner, or by a digest that you make yourself"
+        )
 
 
 # -- names and places

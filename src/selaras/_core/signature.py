@@ -244,6 +244,13 @@ class Signature:
                 raise self._refusal(place, refused) from None
         return shortened(",".join(texts))
 
+    def is_covert(self, name: str) -> bool:
+        """Say whether a parameter is a secret, or holds one, of which only its annotation tells."""
+        try:
+            return shape_of(self._resolved().annotations[name]).covert
+        except (ConfigurationError, NameError):  # of a parameter that is ignored, or that was warned of
+            return False
+
     def with_part(self, value: Any, parts: str) -> str:
         """Return the text of a key with one more part before the others, of a value that no parameter has.
 
