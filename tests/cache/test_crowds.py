@@ -8,7 +8,7 @@ import time
 import pytest
 from tests.cache.world import World, begin
 
-from selaras._cache.flight import LOOKS_AT_ONCE
+from selaras._cache.flight import LOOKS_AT_ONCE, Bound
 from selaras._cache.patience import LATE_STEPS_MOST, STEPS, Patience
 
 
@@ -82,6 +82,33 @@ async def test_of_very_many_reads_so_many_look_at_a_time_and_all_are_kept(world:
     assert 1 < most <= LOOKS_AT_ONCE
     assert world.data.loads == len(rows)
     assert [process.cache.hit(world.slot(row)) for row in rows] == [0 for _ in rows]
+
+
+async def test_whoever_stands_in_the_line_has_its_turn_whatever_becomes_of_the_others() -> None:
+    bound = Bound(asyncio.get_running_loop(), 1)
+    entered: list[str] = []
+
+    async def stand(name: str) -> None:
+        await bound.turn()
+        entered.append(name)
+
+    assert bound.enters()
+    first, second, third, fourth = (begin(stand(name)) for name in ("first", "second", "third", "fourth"))
+    await asyncio.sleep(0)
+    assert not bound.enters()
+
+    first.cancel()  # before its turn: it is passed over
+    bound.leave()
+    second.cancel()  # as its turn came: it hands it on
+    await asyncio.wait([first, second, third])
+    assert entered == ["third"]
+
+    bound.leave()
+    await fourth
+    assert not bound.enters()
+    bound.leave()
+    assert bound.enters()  # nobody stands there any more, and nothing was lost
+    assert not bound.enters()
 
 
 async def test_a_loader_that_reads_others_is_not_held_up_by_a_crowd(world: World) -> None:

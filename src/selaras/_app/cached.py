@@ -138,7 +138,8 @@ class Cached(Generic[P, V]):
 
     async def _read(self, slot: Slot) -> V:
         process = self._program.process()
-        await process.open()
+        if not process.opened:
+            await process.open()
         value: V = await process.cache.get(slot)
         return value
 

@@ -12,7 +12,7 @@ nothing ────────────────────────
 from __future__ import annotations
 
 import asyncio
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
@@ -107,6 +107,7 @@ class Cache:
         self._sweep_ns = 0
         self._families: dict[str, Family] = {}
         self._loops: dict[int, Flights] = {}
+        self._recent: Flights | None = None  # of those, the last that was asked for
         self._hints: dict[int, int] = {}
         self._following: set[asyncio.Task[None]] = set()
         self._storable = Storable(self._tell, entropy.random if entropy else _no_chance)
@@ -246,7 +247,7 @@ class Cache:
             return
         waiting = self._hints.get(partition)
         if waiting is None:
-            asyncio.get_running_loop().call_later(HINT_S, self._follow, partition)
+            get_running_loop().call_later(HINT_S, self._follow, partition)
             self._hints[partition] = position
         elif waiting >= 0:
             self._hints[partition] = position if position < 0 else max(waiting, position)
@@ -255,7 +256,7 @@ class Cache:
         position = self._hints.pop(partition, 0)
         if 0 <= position <= self._followers[partition].applied.position:
             return
-        task = asyncio.get_running_loop().create_task(self._catch_up(partition, self.instant()))
+        task = get_running_loop().create_task(self._catch_up(partition, self.instant()))
         self._following.add(task)
         task.add_done_callback(self._following.discard)
 
@@ -367,7 +368,7 @@ class Cache:
         confirmed, applied = follower.confirmed_ns, follower.applied.position
         entry = self._entries.get(slot.key)
         if entry is None:
-            if self._local.find(slot.key) is None:
+            if self._local.count == len(self._entries) or self._local.find(slot.key) is None:
                 return MISSING
             return self._hit_carefully(slot, fresh, session)
         if since < entry.floor_ns:
@@ -421,21 +422,33 @@ class Cache:
 
     async def get(self, slot: Slot, fresh: Level | None = None) -> Any:
         """Read through. Inside a job no level goes below causal."""
-        value = self.hit(slot, fresh)
-        if value is not MISSING:
-            return value
-        if SESSION.get() is not None or self.host is not None or self._local.find(slot.key) is not None:
+        key, local = slot.key, self._local
+        if key in self._entries or (local.count > len(self._entries) and local.find(key) is not None):
+            value = self.hit(slot, fresh)
+            return value if value is not MISSING else (await self.read(slot, fresh)).value
+        if SESSION.get() is not None or self.host is not None:
             return (await self.read(slot, fresh)).value
         # Nothing is near and nobody's own, and nobody asks where it came from: most misses are such.
         family = slot.family
         self._families[family.name] = family
         since = self._since(family, fresh)
-        flights = self._flights()
-        flight = None if family.stale_us else flights.running.get(slot.key)
+        flights = self._recent
+        if flights is None or flights.loop is not get_running_loop():
+            flights = self._flights()
+        flight = None if family.stale_us else flights.running.get(key)
         # As `may_join` and `_join_floor` have it, of a key that is not near.
-        if flight is not None and flight.started_ns > max(since, self._joins_ns, self._floors.of(slot.key)):
+        if (
+            flight is not None
+            and flight.started_ns > since
+            and flight.started_ns > self._joins_ns
+            and flight.started_ns > self._floors.of(key)
+        ):
             family.counts.joined += 1
-            outcome = await flights.wait(flight)
+            waiter = flights.board(flight)  # as `Flights.wait` does, a coroutine less for each of many
+            try:
+                outcome = await waiter
+            finally:
+                flight.riders -= 1
         else:
             outcome = await self._far(slot, Need(since), fresh, None)
         try:
@@ -549,7 +562,7 @@ class Cache:
         if entry.early_ns > self._now_ns() or (session is not None and session.in_transaction()):
             return True
         try:
-            asyncio.get_running_loop()
+            get_running_loop()
         except RuntimeError:
             return False
         entry.early_ns = entry.expires_ns  # one try a process
@@ -682,6 +695,8 @@ class Cache:
 
     def _since(self, family: Family, fresh: Level | None) -> int:
         level = family.level if fresh is None else fresh
+        if level.__class__ is int:  # as `since_of` has it: each of many that join one read comes by here
+            return self._now_ns() - min(level * 1_000, self._max_lag_ns)
         now = self.instant() if level == "strict" else self._now_ns()
         return since_of(level, now_ns=now, max_lag_ns=self._max_lag_ns)
 
@@ -788,17 +803,19 @@ class Cache:
     # -- flights
 
     def _flights(self) -> Flights:
-        loop = asyncio.get_running_loop()
+        loop = get_running_loop()
         flights = self._loops.get(id(loop))
         if flights is None or flights.loop is not loop:
             with self._local.lock:
                 flights = self._loops[id(loop)] = self._new_flights(loop)
+        self._recent = flights
         return flights
 
     def _forget_closed_loops(self) -> None:
         with self._local.lock:
             for key in [key for key, flights in self._loops.items() if flights.loop.is_closed()]:
-                del self._loops[key]
+                if self._loops.pop(key) is self._recent:
+                    self._recent = None
 
     def _new_flights(self, loop: AbstractEventLoop) -> Flights:
         return Flights(
@@ -886,12 +903,13 @@ class Cache:
     def open(self) -> None:
         """Read on after `close`."""
         self._loops = {}
+        self._recent = None
 
     async def close(self) -> None:
         """End what is under way. Readers that wait get StoreUnavailable."""
         if self.host is not None:
             await self.host.close()
-        here = asyncio.get_running_loop()
+        here = get_running_loop()
         for flights in tuple(self._loops.values()):
             if flights.loop is here:
                 await flights.close()

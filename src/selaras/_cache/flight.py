@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Future, Semaphore, Task
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import copy_context
 from typing import Any, Final, TypeVar
@@ -97,7 +98,7 @@ class Flight:
 
     Attributes:
         waiters: of those who wait for it and for nothing else: a future each, which costs a third of shielding one for all.
-        passed: done as soon as nobody needs to wait behind it any more: it has ended, or takes too long.
+        passed: done as soon as nobody needs to wait behind it any more: it has ended, or takes too long. None: nobody does.
         token: its right to fill, 0: none.
         distrust: the stamp of an entry whose bytes were found corrupt; `repairs`: how many were.
         renews: the stamp of an entry that it loads anew; `known`: that entry.
@@ -129,7 +130,7 @@ class Flight:
         self.started_ns = started_ns
         self.voyage = voyage
         self.future: Future[Outcome] = loop.create_future()
-        self.passed: Future[None] = loop.create_future()
+        self.passed: Future[None] | None = None
         self.waiters: list[Future[Outcome]] = []
         self.riders = 0
         self.token = 0
@@ -191,6 +192,50 @@ class Voyage:
         return all(flight.riders == 0 or flight.future.done() for flight in self.members)
 
 
+class Bound:
+    """At most so many at once, and the others in a line. Where there is room it costs no more than counting.
+
+        if not bound.enters():
+            await bound.turn()
+        try: ...
+        finally: bound.leave()
+    """
+
+    __slots__ = ("_free", "_line", "_loop")
+
+    def __init__(self, loop: AbstractEventLoop, most: int) -> None:
+        self._loop = loop
+        self._free = most
+        self._line: deque[Future[None]] = deque()
+
+    def enters(self) -> bool:
+        """Enter if there is room: nobody stands in the line then. Returns whether it did."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
+    async def turn(self) -> None:
+        """Stand in the line until whoever leaves makes room."""
+        place: Future[None] = self._loop.create_future()
+        self._line.append(place)
+        try:
+            await place
+        except CancelledError:
+            if not place.cancelled():  # it was its turn already
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Hand the room to the first in the line."""
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+        self._free += 1
+
+
 class _Check:
     """A look at a log's end under way, who waits for it, and for whom it was sent too soon."""
 
@@ -228,7 +273,7 @@ class Flights:
         self.running: dict[str, Flight] = {}
         self._aside: dict[str, Flight] = {}
         self._budgets: dict[str, Semaphore] = {}
-        self.looks = Semaphore(LOOKS_AT_ONCE)
+        self.looks = Bound(loop, LOOKS_AT_ONCE)
         self._checks: dict[int, _Check] = {}
         self._voyages: set[Voyage] = set()
         self._tasks: set[Task[Any]] = set()
@@ -249,7 +294,7 @@ class Flights:
                 return await self.wait(flight), False
             if may_join(need, started_ns=flight.started_ns, floor_ns=floor(slot.key)):
                 return await self.wait(flight), True
-            await asyncio.shield(flight.passed)
+            await asyncio.shield(self._behind(flight))
 
     def refresh(self, slot: Slot, stamp: int) -> None:
         """Begin to load an entry anew that still stands, unless it is being read or loaded already; wait for nothing."""
@@ -311,7 +356,7 @@ class Flights:
                     elif may_join(need, started_ns=flight.started_ns, floor_ns=floor(slot.key)):
                         rides.append((_board(flight), True))
                     else:
-                        behind.append((slot, flight.passed))
+                        behind.append((slot, self._behind(flight)))
                 rides.extend((_board(flight), False) for flight in (self.begin(free) if free else ()))
                 if behind:
                     await asyncio.wait([passed for _, passed in behind])
@@ -326,13 +371,18 @@ class Flights:
         """Wait for a read; whoever is cancelled meanwhile leaves alone."""
         if flight.future.done():
             return flight.future.result()
-        waiter: Future[Outcome] = self.loop.create_future()
-        flight.waiters.append(waiter)
-        flight.riders += 1
+        waiter = self.board(flight)
         try:
             return await waiter
         finally:
             flight.riders -= 1
+
+    def board(self, flight: Flight) -> Future[Outcome]:
+        """Wait for a read that has not ended; whoever does is a rider less when that is over."""
+        waiter: Future[Outcome] = self.loop.create_future()
+        flight.waiters.append(waiter)
+        flight.riders += 1
+        return waiter
 
     def begin(self, slots: Sequence[Slot]) -> list[Flight]:
         """Begin to read keys that nobody reads now."""
@@ -373,8 +423,14 @@ class Flights:
         flying = self._aside if flight.aside else self.running
         if flying.get(flight.slot.key) is flight:
             del flying[flight.slot.key]
-        if not flight.passed.done():
+        if flight.passed is not None and not flight.passed.done():
             flight.passed.set_result(None)
+
+    def _behind(self, flight: Flight) -> Future[None]:
+        """Return what is done once a read under way need not be waited for any more."""
+        if flight.passed is None:
+            flight.passed = self.loop.create_future()
+        return flight.passed
 
     def aside(self, key: str) -> Future[Outcome] | None:
         """Return what this process is loading anew, if it is."""

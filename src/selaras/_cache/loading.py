@@ -257,8 +257,12 @@ class Loading:
     async def _see(self, index: int, flights: Sequence[Flight]) -> _Sight:
         follower = self._followers[index]
         gate = flights[0].voyage.flights.looks
-        async with gate:  # whoever is through waits for the store alone, so everybody gets through
+        if not gate.enters():  # whoever is through waits for the store alone, so everybody gets through
+            await gate.turn()
+        try:
             return await self._see_now(follower, flights)
+        finally:
+            gate.leave()
 
     async def _see_now(self, follower: Follower, flights: Sequence[Flight]) -> _Sight:
         sent = self._instant()

@@ -138,7 +138,8 @@ class LocalTier:
     """Entries by key, on many shelves, so that no table is so large that it takes long to make it larger.
 
     `entries` are those that were looked for lately, up to `NEAR_MOST`: it may be read by any thread without the lock. Whoever
-    finds nothing there asks `find`. All but that takes the lock, and a bounded number of steps.
+    finds nothing there asks `find`, unless `count`, of all, is no more. All but that takes the lock, and a bounded number of
+    steps.
     """
 
     def __init__(self, *, bytes_most: int, entries_most: int, floors: Floors, instant: Callable[[], int]) -> None:
@@ -153,7 +154,7 @@ class LocalTier:
         self._instant = instant
         self._shelves = [_Shelf() for _ in range(_shelves_for(min(entries_most, bytes_most // _OVERHEAD)))]
         self._mask = len(self._shelves) - 1
-        self._count = 0
+        self.count = 0
         self._counts: dict[int, int] = {}  # the same by partition
         self._small: _Queue = _Queue()
         self._main: _Queue = _Queue()
@@ -164,7 +165,7 @@ class LocalTier:
         self._gone: list[dict[str, LocalEntry] | _Queue] = []  # what was dropped at once, to be freed in steps
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     @property
     def ghosts(self) -> int:
@@ -179,7 +180,7 @@ class LocalTier:
     def find(self, key: str) -> LocalEntry | None:
         """Return the entry of a key, wherever it stands; the next look finds it in `entries`."""
         entry = self.entries.get(key)
-        if entry is None and self._count > len(self.entries):
+        if entry is None and self.count > len(self.entries):
             with self.lock:
                 entry = self._shelf(key).entries.get(key)
                 if entry is not None:
@@ -242,7 +243,7 @@ class LocalTier:
         shelf.entries[entry.key] = entry
         self._bring_near(entry)
         self.bytes += entry.size
-        self._count += 1
+        self.count += 1
         self._counts[entry.partition] = self._counts.get(entry.partition, 0) + 1
 
     # -- out
@@ -264,7 +265,7 @@ class LocalTier:
     def drop_partition(self, partition: int) -> None:
         """Drop all that belongs to a partition: its log was not followed to its end."""
         with self.lock:
-            if self._counts.get(partition, 0) == self._count:
+            if self._counts.get(partition, 0) == self.count:
                 self._drop_all()
                 return
             for shelf in self._shelves:
@@ -273,7 +274,7 @@ class LocalTier:
 
     def _drop_all(self) -> None:
         """Drop all, at once whatever their number: what they take is freed by and by."""
-        if not self._count:
+        if not self.count:
             return
         self.floors.lift_all(self._instant())
         for shelf in self._shelves:
@@ -282,7 +283,7 @@ class LocalTier:
         self._gone += [self._small, self._main]
         self._small, self._main = _Queue(), _Queue()
         self.entries.clear()
-        self.bytes = self._count = self._small_bytes = self._small_entries = 0
+        self.bytes = self.count = self._small_bytes = self._small_entries = 0
         self._counts.clear()
 
     def lift(self, key: str, now_ns: int, *, answered: bool = True) -> None:
@@ -340,7 +341,7 @@ class LocalTier:
     def _remove(self, entry: LocalEntry) -> None:
         del self._shelf(entry.key).entries[entry.key]
         self.entries.pop(entry.key, None)
-        self._count -= 1
+        self.count -= 1
         self._counts[entry.partition] -= 1
         entry.alive = False  # first: a reader without the lock that finds no value looks whether this is why
         entry.value = None
@@ -354,7 +355,7 @@ class LocalTier:
         so after a round, all stand in their order again.
         """
         for _ in range(steps):
-            if self.queued < _COMPACT_FROM or self.queued < 2 * self._count:
+            if self.queued < _COMPACT_FROM or self.queued < 2 * self.count:
                 return
             queue = self._small if len(self._small) - self._small_entries > self.queued // 4 else self._main
             entry = queue.popleft()
@@ -365,7 +366,7 @@ class LocalTier:
 
     def _make_room(self) -> None:
         steps = 0
-        while self.bytes > self._bytes_most or self._count > self._entries_most:
+        while self.bytes > self._bytes_most or self.count > self._entries_most:
             steps += 1
             small_is_full = (
                 self._small_bytes * _SMALL_SHARE > self._bytes_most
@@ -373,7 +374,7 @@ class LocalTier:
             )
             # Where all that is looked at was read, somebody has to leave all the same.
             patient = steps < _KEPT_AT_ONCE
-            if self._small_entries and (small_is_full or self._small_entries == self._count):
+            if self._small_entries and (small_is_full or self._small_entries == self.count):
                 self._leave_small(patient=patient)
             else:
                 self._leave_main(patient=patient)
