@@ -193,12 +193,8 @@ class Voyage:
 
 
 class Bound:
-    """At most so many at once, and the others in a line. Where there is room it costs no more than counting.
-
-        if not bound.enters():
-            await bound.turn()
-        try: ...
-        finally: bound.leave()
+    """At most so many at once, and the others in a line. Where there is room it costs no more than counting. Who did not
+    enter stands in the line; and all leave.
     """
 
     __slots__ = ("_free", "_line", "_loop")
