@@ -626,7 +626,7 @@ def _tag_template(family: str, text: str, signature: Signature) -> tuple[str, st
 
 def _check_not_secret(where: str, parameter: str, signature: Signature) -> None:
     """Refuse a tag that would show a secret: `app.tag(name, value)` must come to the same text, and is not told of it."""
-    if signature.is_covert(parameter):
+    if signature.is_unmarked_secret(parameter):
         raise ConfigurationError(
             f"{where}: {parameter!r} is Secret, and a tag is shown as it is, in logs and by `selaras explain`:"
             " tag by what names the secret's owner, or by a digest that you make yourself"

@@ -695,7 +695,7 @@ class Cache:
 
     def _since(self, family: Family, fresh: Level | None) -> int:
         level = family.level if fresh is None else fresh
-        if level.__class__ is int:  # as `since_of` has it: each of many that join one read comes by here
+        if isinstance(level, int):  # as `since_of` has it: each of many that join one read comes by here
             return self._now_ns() - min(level * 1_000, self._max_lag_ns)
         now = self.instant() if level == "strict" else self._now_ns()
         return since_of(level, now_ns=now, max_lag_ns=self._max_lag_ns)

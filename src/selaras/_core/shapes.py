@@ -57,7 +57,7 @@ class Shape:
         types: if the type of a value alone decides `exact`: the types it approves.
         shared: values are immutable to the depth.
         again: a value must be lowered twice and compared, for its class runs code when it is made.
-        covert: values are secret, or hold what is, and only the annotation says so: their own types do not.
+        unmarked: values are secret, or hold what is, and only the annotation says so: their own types do not.
     """
 
     name: str = "Any"
@@ -66,7 +66,7 @@ class Shape:
     types: frozenset[type] | None = None
     shared: bool = False
     again: bool = False
-    covert: bool = False
+    unmarked: bool = False
 
     def exact(self, value: Any) -> bool:
         """Say whether `wire` keeps `value` for sure; False only means that `lower` must be asked."""
@@ -296,7 +296,7 @@ class ManyShape(Shape):
         self.name = kind.__name__
         self.shared = kind in (tuple, frozenset) and item.shared
         self.again = item.again
-        self.covert = item.covert
+        self.unmarked = item.unmarked
         # Sets go the longer way: there their order is made the same in every process.
         if item.wire is NO_WIRE or kind not in (list, tuple):
             self.wire = NO_WIRE
@@ -349,7 +349,7 @@ class TupleShape(Shape):
         self.names = names
         self.shared = all(item.shared for item in items)
         self.again = any(item.again for item in items)
-        self.covert = any(item.covert for item in items)
+        self.unmarked = any(item.unmarked for item in items)
         self.kinds = frozenset({"array"})
         if any(item.wire is NO_WIRE for item in items):
             self.wire = NO_WIRE
@@ -402,7 +402,7 @@ class DictShape(Shape):
         self.key = key
         self.item = item
         self.again = key.again or item.again
-        self.covert = key.covert or item.covert
+        self.unmarked = key.unmarked or item.unmarked
         if item.wire is NO_WIRE or not _is_map_key(key):
             self.wire = NO_WIRE
         else:
@@ -581,7 +581,7 @@ class TypedDictShape(Shape):
         self.fields = fields
         self.required = required
         self.again = any(shape.again for shape in fields.values())
-        self.covert = any(shape.covert for shape in fields.values())
+        self.unmarked = any(shape.unmarked for shape in fields.values())
         if all(shape.wire is not NO_WIRE for shape in fields.values()):
             self.wire = self.kind
 
@@ -632,7 +632,7 @@ class UnionShape(Shape):
         self.name = " | ".join(branch.name for branch in branches)
         self.shared = all(branch.shared for branch in branches)
         self.again = any(branch.again for branch in branches)
-        self.covert = any(branch.covert for branch in branches)
+        self.unmarked = any(branch.unmarked for branch in branches)
         self.kinds = frozenset[str]().union(*(branch.kinds for branch in branches))
         self.with_none = any(isinstance(branch, Leaf) and branch.kind is type(None) for branch in branches)
         self.others = tuple(
@@ -722,7 +722,7 @@ class SecretShape(Shape):
         self.wire = NO_WIRE
         self.shared = inner.shared
         self.again = inner.again
-        self.covert = True
+        self.unmarked = True
 
     def outline(self) -> str:
         return f"Secret[{self.inner.outline()}]"

@@ -244,10 +244,10 @@ class Signature:
                 raise self._refusal(place, refused) from None
         return shortened(",".join(texts))
 
-    def is_covert(self, name: str) -> bool:
+    def is_unmarked_secret(self, name: str) -> bool:
         """Say whether a parameter is a secret, or holds one, of which only its annotation tells."""
         try:
-            return shape_of(self._resolved().annotations[name]).covert
+            return shape_of(self._resolved().annotations[name]).unmarked
         except (ConfigurationError, NameError):  # of a parameter that is ignored, or that was warned of
             return False
 
