@@ -27,11 +27,12 @@ local function owner_prefix(home, job) return string.format('%d:%d:', home, #job
 -- The owner of an attempt that is not known any more.
 local SOMEBODY = '0000000000000000'
 
--- Of an entry that was written over anything may be missed, and nothing may be served.
+-- The position and the end of an entry, if it is one: of what was written over anything may be missed, and nothing may be served.
 local function is_entry(row)
     if #row <= ROW_HEAD + TAIL_HEAD then return false end
     local stamp, position, until_us = struct.unpack(ROW, row)
-    return is_id(stamp) and position >= 0 and position <= M.position and until_us >= 0
+    if is_id(stamp) and position >= 0 and position <= M.position and until_us >= 0 then return position, until_us end
+    return false
 end
 
 local function is_token(row)
