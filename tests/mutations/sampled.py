@@ -34,6 +34,16 @@ _FREEST: Final = [
 _REDIS: Final = [
     f"tests/redis/test_{name}.py" for name in ("wire", "wire_link", "topology", "store", "cells", "arranging")
 ]
+_EAR: Final = ["tests/redis/test_store_ear.py"]
+_RIGHTS: Final = ["tests/redis/test_rights.py", "tests/redis/test_doctor.py"]
+_APP: Final = [f"tests/redis/test_{name}.py" for name in ("redis_scripts", "whole_app", "replicated")]
+_VERBS: Final = [
+    ["tests/redis/test_redis_agrees.py", *_FREEST, "-k", "agree or redis-1"],
+    _REDIS,
+    [*_CONFORMANCE, "-k", "redis-1"],
+    ["tests/conformance/test_partitions.py", "-k", "redis-4"],
+    _APP,
+]
 
 CONCERNED: Final[dict[str, list[list[str]]]] = {
     "selaras._core.cache.consistency": [["tests/core/test_consistency.py"], _CORE],
@@ -76,13 +86,22 @@ CONCERNED: Final[dict[str, list[list[str]]]] = {
         ["tests/fuzz/test_overwritten_rows.py", "tests/redis/test_whole_app.py"],
     ],
     "selaras._stores.redis.checkup": [["tests/redis/test_doctor.py", "tests/redis/test_rights.py"]],
-    "selaras._stores.redis": [
-        ["tests/redis/test_redis_agrees.py", *_FREEST, "-k", "agree or redis-1"],
-        _REDIS,
-        [*_CONFORMANCE, "-k", "redis-1"],
-        ["tests/conformance/test_partitions.py", "-k", "redis-4"],
-        ["tests/redis/test_redis_scripts.py", "tests/redis/test_whole_app.py"],
-    ],
+    "selaras._stores.redis.address": [["tests/redis/test_topology.py", "tests/fuzz/test_parsers.py"], _REDIS],
+    "selaras._stores.redis.bell": [_EAR, _APP],
+    "selaras._stores.redis.caller": [["tests/redis/test_cells.py"], *_VERBS],
+    "selaras._stores.redis.cells": [["tests/redis/test_cells.py"], *_VERBS],
+    "selaras._stores.redis.dialling": [["tests/redis/test_topology.py", "tests/redis/test_wire.py"], _REDIS, _RIGHTS],
+    "selaras._stores.redis.ear": [_EAR, _APP],
+    "selaras._stores.redis.errors": [_REDIS, _RIGHTS],
+    "selaras._stores.redis.gathered": [["tests/redis/test_cells.py"], *_VERBS],
+    "selaras._stores.redis.lines": [_REDIS, _EAR, _APP],
+    "selaras._stores.redis.link": [_REDIS, _EAR, _APP],
+    "selaras._stores.redis.pulse": [["tests/redis/test_store.py"], _APP, *_VERBS],
+    "selaras._stores.redis.rights": [_RIGHTS],
+    "selaras._stores.redis.store": [["tests/redis/test_store.py"], _APP, *_VERBS],
+    "selaras._stores.redis.topology": [["tests/redis/test_topology.py"], _REDIS, _EAR],
+    "selaras._stores.redis.wire": [["tests/redis/test_wire.py"], _REDIS, _EAR, _APP],
+    "selaras._stores.redis": _VERBS,
 }
 """By the beginning of a module's name, the longest counts: the tests that concern it, the fastest first. A mutant that one
 group lets live is tried on the next."""
