@@ -11,6 +11,7 @@ from tests.redis.servers import Cluster, Sentinels
 from selaras import ConfigurationError, StoreUnavailable
 from selaras._stores.redis.address import (
     SCHEMES,
+    Account,
     Endpoint,
     Names,
     masked,
@@ -156,6 +157,79 @@ async def test_a_cluster_tells_who_holds_each_partition() -> None:
             slot = names.slot(partition)
             assert cluster.slot(names.key(partition, "meta")) == slot
             assert topology.place(partition) == Endpoint("127.0.0.1", cluster.owner(slot).port)
+
+
+class Told:
+    """Servers that answer as they are told, and who of them was asked."""
+
+    def __init__(self, answers: dict[int, Any]) -> None:
+        self.answers = answers
+        self.asked: list[int] = []
+
+    async def __call__(self, endpoint: Endpoint, account: Account, command: tuple[str, ...]) -> Any:
+        self.asked.append(endpoint.port)
+        if endpoint.port not in self.answers:
+            raise StoreUnavailable(f"{endpoint} is silent")
+        return self.answers[endpoint.port]
+
+
+def at(port: int, host: str = "h") -> Endpoint:
+    return Endpoint(host, port)
+
+
+async def test_the_sentinel_that_knows_is_asked_first_the_next_time() -> None:
+    topology = topology_of(redis_address("redis+sentinel://h:1,h:2,h:3/m/0"), Names("selaras"), 1)
+    told = Told({2: None, 3: [b"h", b"9"]})
+    assert topology.doubted
+
+    await topology.discover(told)
+    assert (topology.place(0), topology.doubted, told.asked) == (at(9), False, [1, 2, 3])
+
+    topology.doubt(at(8))  # not the master: there is nothing to find out
+    assert not topology.doubted
+    topology.doubt(at(9))
+    assert topology.doubted
+    told.asked.clear()
+    await topology.discover(told)
+    assert told.asked == [3]
+
+    del told.answers[3]
+    with pytest.raises(StoreUnavailable, match="of 'm': h:3 is silent; h:1 is silent; h:2 does not know it"):
+        await topology.discover(told)
+
+
+async def test_a_node_of_a_cluster_that_is_doubted_is_asked_last_and_new_ones_are_asked_too() -> None:
+    names = Names("selaras")
+    slots = [names.slot(index) for index in range(3)]
+    low, high, middle = sorted(slots)
+    topology = topology_of(redis_address("redis+cluster://h:1,h:2"), names, 3)
+    assert topology.doubted
+    ranges = [
+        [0, low, [b"", 11, b""], [b"h", 21, b""]],
+        [low + 1, high, [b"h", 12, b""]],
+        [middle, middle, [b"?", 13, b""]],
+    ]
+    told = Told({2: ranges})
+
+    await topology.discover(told)
+    places = dict(zip(slots, (topology.place(index) for index in range(3)), strict=True))
+    assert (places, topology.doubted) == ({low: at(11), high: at(12), middle: at(13)}, False)
+    assert told.asked == [1, 2]
+
+    topology.doubt(at(11))
+    assert topology.doubted
+    topology.moved(0, at(14))
+    topology.moved(0, at(14))
+    assert [topology.place(index) == at(14) for index in range(3)] == [True, False, False]
+    told.asked.clear()
+    del told.answers[2]
+    with pytest.raises(StoreUnavailable, match=r"no node of the cluster answers: h:21 is silent; .*; h:2 is silent"):
+        await topology.discover(told)
+    assert told.asked == [21, 12, 13, 11, 14, 1, 2]
+
+    told.answers[21] = ranges
+    await topology.discover(told)
+    assert topology.place(0) == places[slots[0]]
 
 
 async def test_who_cannot_be_reached_is_named_with_the_reason() -> None:
