@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.redis.linked import World
 from tests.redis.proxy import Proxy
-from tests.redis.servers import Cluster, RedisServer, Sentinels
+from tests.redis.servers import Cluster, RedisServer, Sentinels, until
 
 from selaras import StoreRefused
 from selaras._contracts.partition import Invalidation
@@ -187,6 +187,26 @@ async def test_bells_come_and_go_on_one_connection(redis_server: RedisServer) ->
         assert redis_server.call("PUBSUB", "NUMSUB", here.channel("bell:b2")) == [here.channel("bell:b2"), 0]
         clients = str(await asyncio.to_thread(redis_server.call, "CLIENT", "LIST"))
         assert clients.count("name=selaras") == 2  # one to ask, one to listen
+
+
+async def test_one_that_is_closed_is_subscribed_to_nothing_and_waits_for_no_connection(
+    redis_server: RedisServer,
+) -> None:
+    def subscribed() -> object:
+        return redis_server.call("PUBSUB", "CHANNELS", here.channel("*"))
+
+    with Proxy(redis_server.address) as proxy:
+        async with listening(proxy.through(redis_server.url)) as here:
+            assert len(str(subscribed()).split(",")) == 2
+            await here.ear.close()
+            await asyncio.to_thread(until, lambda: subscribed() == [], "nobody listens any more")
+
+            proxy.swallow()
+            here.ear.make_bell("b2")
+            here.ear.attend()
+            async with asyncio.timeout(2):  # a connection would be waited for longer
+                await asyncio.sleep(0.05)
+                await here.ear.close()
 
 
 async def test_it_goes_on_on_another_loop_when_its_own_is_closed(redis_server: RedisServer) -> None:
