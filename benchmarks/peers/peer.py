@@ -42,7 +42,7 @@ class Peer(Struct, frozen=True, kw_only=True):
         store: what its jobs are kept in.
         jobs: no-ops in a drain: two seconds' worth or more.
         lease: seconds of silence after which its jobs go to others, as short as it can be set; 0: it has no such thing.
-        lease_is: how that is set, in its own words.
+        lease_is: how that is set, in its own words. A cache says nothing.
         waits: its jobs are coroutines that may wait for each other's I/O, and cached lookups are measured too.
     """
 
@@ -53,7 +53,7 @@ class Peer(Struct, frozen=True, kw_only=True):
     store: Literal["redis", "postgresql", "sqlite"] = "redis"
     jobs: int = 5_000
     lease: float = 2.0
-    lease_is: str
+    lease_is: str = ""
     waits: bool = True
 
     @property

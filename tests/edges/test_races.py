@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.peers.peer import peers
 from benchmarks.races.ground import Ground, Tally
 from benchmarks.races.load import Load, Plan
+from benchmarks.races.table import ADAPTERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,3 +65,10 @@ def test_a_run_ends_with_one_line_that_says_how_many_reads_were_stale() -> None:
     assert re.match(r"seed \d+; 2 processes", run.stdout), run.stderr
     last = run.stdout.splitlines()[-1]
     assert re.fullmatch(r"selaras: reads [\d,]+, stale 0, 95 % bound \S+ of reads", last), run.stdout
+
+
+def test_each_cache_that_is_raced_and_each_queue_that_is_measured_has_an_adapter_that_can_be_read() -> None:
+    caches, queues = peers(ADAPTERS), peers()
+
+    assert {"aiocache", "cashews", "dogpile", "redis_py"} <= {cache.name for cache in caches}
+    assert [queue.name for queue in queues if not queue.lease_is] == []
