@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from selaras import Read, Selaras
-from selaras._app.host import AppHost
-from selaras._app.options import NO_OPTIONS
-from selaras._app.placing import Planned, admit, job_of
+from selaras._app.jobs.options import NO_OPTIONS
+from selaras._app.jobs.placing import Planned, admit, job_of
+from selaras._app.work.host import AppHost
 from selaras._contracts.host import Executors
 from selaras._core.jobs.job import Claim, NewJob, Settlement
 

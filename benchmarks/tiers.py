@@ -27,7 +27,7 @@ from msgspec import Struct
 from benchmarks.peers.environment import Unusable
 from benchmarks.peers.servers import redis_server
 from selaras import Selaras
-from selaras._app.settings import SettingValues
+from selaras._app.setup.settings import SettingValues
 from selaras._worker.loops import run
 
 ROWS: Final = 1_000

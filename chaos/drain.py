@@ -13,7 +13,7 @@ import msgspec
 from chaos.history import Enqueued, read_notes
 from chaos.program import FOLDER, ITEMS, read_item
 from selaras import SelarasError, UnknownJob
-from selaras._app.survey import queue_stats
+from selaras._app.operating.survey import queue_stats
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.states import JobState
 from selaras.demo.airline import app

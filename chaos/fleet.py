@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from chaos.history import now
-from selaras._app.fleet import FLEET_VARIABLE
+from selaras._app.work.fleet import FLEET_VARIABLE
 from selaras._worker.exits import Exit
 
 ROOT: Final = Path(__file__).parents[1]

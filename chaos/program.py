@@ -16,8 +16,8 @@ from typing import Any, Final
 from chaos.history import Left, Notebook, Ran, Read as ReadNote, Wrote, now
 from chaos.ledger import Ledger
 from selaras import Read, current_job
-from selaras._app.current import CURRENT, CurrentJob
-from selaras._app.key import Key
+from selaras._app.process.current import CURRENT, CurrentJob
+from selaras._app.values.key import Key
 from selaras.demo.airline import app
 
 FOLDER: Final = Path(os.environ["CHAOS_FOLDER"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos.history import Claimed, Opened, Settled, now
 from chaos.program import notes
-from selaras._app.working import AppWorker
+from selaras._app.work.working import AppWorker
 from selaras._contracts.partition import HeartbeatReply, HeartbeatRequest, TurnReply, TurnRequest
 from selaras._contracts.store import Pulse, Store
 from selaras._core.jobs.job import Settled as Answer, Settlement

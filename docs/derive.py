@@ -25,8 +25,8 @@ import click
 
 import selaras
 from selaras._app.declaring import declare_family, declare_task
-from selaras._app.options import options_from
-from selaras._app.settings import OPTIONS, Option
+from selaras._app.jobs.options import options_from
+from selaras._app.setup.settings import OPTIONS, Option
 from selaras._contracts import limits
 from selaras._core import errors
 from selaras._core.durations import format_us

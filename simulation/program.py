@@ -7,8 +7,8 @@ from random import Random
 from typing import Any, Final
 
 from selaras import Fail, Read, Retry, Selaras, Snooze, current_job
-from selaras._app.current import CurrentJob
-from selaras._app.settings import SettingValues
+from selaras._app.process.current import CurrentJob
+from selaras._app.setup.settings import SettingValues
 from simulation.machine import chance_of
 from simulation.stage import Actor, Declared
 from simulation.truth import GHOST

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from selaras._app.warming import Warmed
+from selaras._app.values.warming import Warmed
 from selaras._cache.auditing import WORD_S
 from selaras._contracts.partition import HeartbeatRequest, Invalidation, TurnReply, TurnRequest
 from selaras._core.cache.consistency import Found

@@ -10,9 +10,9 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from selaras import Selaras
-from selaras._app.cached import Cached
-from selaras._app.lines import HELD
-from selaras._app.task import Task
+from selaras._app.jobs.lines import HELD
+from selaras._app.jobs.task import Task
+from selaras._app.values.cached import Cached
 from selaras._core.errors import SelarasError
 from simulation.loop import Lane, Loop
 from simulation.machine import chance_of

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from selaras import StoreUnavailable, UnknownJob
-from selaras._app.process import Process
+from selaras._app.process.process import Process
 from selaras._cache.cache import Cache
 from selaras._contracts.partition import CacheStats, JobFilter
 from selaras._core.cache.events import CacheEvent, StaleRead

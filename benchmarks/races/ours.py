@@ -9,7 +9,7 @@ from typing import Final
 from benchmarks.races.ground import Tally
 from benchmarks.races.load import BURST, Load
 from selaras import Selaras
-from selaras._app.settings import SettingValues
+from selaras._app.setup.settings import SettingValues
 
 LOOKS: Final = 1_000
 """Reads of one job."""

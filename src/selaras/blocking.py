@@ -7,22 +7,22 @@ plain functions, which run in threads, or coroutine functions. Threads may call 
 """
 
 from selaras._app.app import BlockingSelaras as Selaras
-from selaras._app.cached import Binding, BlockingCached as Cached, BlockingWhole as Whole
-from selaras._app.call import BlockingCall as Call
-from selaras._app.current import CurrentJob, current_job
-from selaras._app.info import JobInfo
-from selaras._app.job import BlockingJob as Job
-from selaras._app.key import BlockingKey as Key, Reading
-from selaras._app.lifetimes import Old, adaptive
-from selaras._app.lines import BlockingLock as Lock
-from selaras._app.middleware import Message, Middleware
-from selaras._app.read import Read
-from selaras._app.resources import BlockingResource as Resource
-from selaras._app.tags import BlockingTag as Tag, TagBinding
-from selaras._app.task import BlockingPrepared as Prepared, BlockingTask as Task
-from selaras._app.warming import Warmed
-from selaras._app.working import BlockingWorker as Worker
-from selaras._app.writing import BlockingWriting as Writing
+from selaras._app.declared.lifetimes import Old, adaptive
+from selaras._app.jobs.call import BlockingCall as Call
+from selaras._app.jobs.info import JobInfo
+from selaras._app.jobs.job import BlockingJob as Job
+from selaras._app.jobs.lines import BlockingLock as Lock
+from selaras._app.jobs.task import BlockingPrepared as Prepared, BlockingTask as Task
+from selaras._app.process.current import CurrentJob, current_job
+from selaras._app.process.middleware import Message, Middleware
+from selaras._app.process.resources import BlockingResource as Resource
+from selaras._app.values.cached import Binding, BlockingCached as Cached, BlockingWhole as Whole
+from selaras._app.values.key import BlockingKey as Key, Reading
+from selaras._app.values.read import Read
+from selaras._app.values.tags import BlockingTag as Tag, TagBinding
+from selaras._app.values.warming import Warmed
+from selaras._app.values.writing import BlockingWriting as Writing
+from selaras._app.work.working import BlockingWorker as Worker
 from selaras._core.codec import Secret
 from selaras._core.errors import (
     ConfigurationError,

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from selaras import Selaras
-from selaras._app.audits import CacheLog
+from selaras._app.process.audits import CacheLog
 from selaras._core.cache.events import Corrupt, SharedTierBack, SharedTierLost
 
 

@@ -12,8 +12,8 @@ import pytest
 from tests.app.work import working
 
 from selaras import LeaseLost, Selaras, StoreUnavailable
-from selaras._app.holding import Holder
-from selaras._app.writing import Writing
+from selaras._app.process.holding import Holder
+from selaras._app.values.writing import Writing
 from selaras._contracts.partition import Instance, Partition, Planted
 from selaras._core.jobs.job import JobKind, NewJob, Refusal
 from selaras._core.jobs.states import JobState
@@ -205,7 +205,7 @@ async def test_a_lock_that_was_not_waited_for_is_answered_for_no_longer(
 
 
 async def _lock_in_another_context(app: Selaras) -> None:
-    from selaras._app.lines import HELD
+    from selaras._app.jobs.lines import HELD
 
     HELD.set(None)
     async with app.lock("mail"):

@@ -12,8 +12,8 @@ import pytest
 from tests.clock import SECOND, VirtualClock
 
 from selaras import Selaras, StoreUnavailable
-from selaras._app.housekeeping import EVERY_S, SPREAD
-from selaras._app.process import Process
+from selaras._app.process.housekeeping import EVERY_S, SPREAD
+from selaras._app.process.process import Process
 from selaras._contracts.limits import ORPHAN_US
 from selaras._contracts.partition import Owner
 from selaras._core.positions import START

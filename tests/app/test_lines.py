@@ -183,7 +183,7 @@ async def test_a_lock_that_was_given_up_frees_its_place(app: Selaras) -> None:
 async def test_locks_taken_in_two_orders_are_told_of(
     app: Selaras, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("selaras._app.lines._CROSSED_NS", 50_000_000)
+    monkeypatch.setattr("selaras._app.jobs.lines._CROSSED_NS", 50_000_000)
     both = asyncio.Barrier(2)
 
     async def take(first: str, second: str) -> None:
@@ -201,7 +201,7 @@ async def test_locks_taken_in_two_orders_are_told_of(
 
 async def _enter(app: Selaras, line: str) -> None:
     # In a context without the outer lock, as another program would be.
-    from selaras._app.lines import HELD
+    from selaras._app.jobs.lines import HELD
 
     HELD.set(None)
     async with app.lock(line):
@@ -239,7 +239,7 @@ async def test_a_held_line_is_re_entrant(app: Selaras) -> None:
 
 
 async def _in_another_context(app: Selaras) -> None:
-    from selaras._app.lines import HELD
+    from selaras._app.jobs.lines import HELD
 
     async def enter() -> None:
         HELD.set(None)

@@ -15,7 +15,7 @@ from tests.conformance.world import World
 from tests.stores import KINDS, clear_servers, make_store
 
 from selaras import ConfigurationError, StoreUnavailable
-from selaras._app.moving import Moved, move
+from selaras._app.operating.moving import Moved, move
 from selaras._contracts.store import Store
 from selaras._core.jobs.job import Edge, JobRecord, NewJob, Parent, Settlement
 from selaras._core.jobs.states import JobEvent, JobState

@@ -12,8 +12,8 @@ import pytest
 from tests.app.work import work
 
 from selaras import IdConflict, JobState, Selaras, StoreUnavailable, Task
-from selaras._app import placing
-from selaras._app.process import Process
+from selaras._app.jobs import placing
+from selaras._app.process.process import Process
 from selaras._contracts.partition import Partition
 from selaras._core.jobs.job import Admission, NewJob
 from selaras._core.routing import partition_of

@@ -10,7 +10,7 @@ import pytest
 from tests.app.work import work, working
 
 from selaras import Selaras
-from selaras._app.origin import Origin
+from selaras._app.setup.origin import Origin
 
 
 def program(url: str, module: str, namespace: str = "") -> Selaras:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from selaras import ConfigurationError, Selaras, StoreMismatch
-from selaras._app.opening import address_of, mask
-from selaras._app.origin import Origin
-from selaras._app.settings import OPTIONS, settings_from
+from selaras._app.setup.opening import address_of, mask
+from selaras._app.setup.origin import Origin
+from selaras._app.setup.settings import OPTIONS, settings_from
 
 
 def test_paths_are_relative_to_the_program(tmp_path: Path) -> None:

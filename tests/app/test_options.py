@@ -21,7 +21,7 @@ from selaras._app.declaring import (
     declare_family,
     declare_task,
 )
-from selaras._app.options import BlockingEnqueueOptions, EnqueueOptions, options_from
+from selaras._app.jobs.options import BlockingEnqueueOptions, EnqueueOptions, options_from
 
 
 async def test_a_delayed_job_waits_for_its_time(app: Selaras) -> None:

@@ -9,8 +9,8 @@ import pytest
 from tests.app.work import work, working
 
 from selaras import Selaras
-from selaras._app.current import CURRENT
-from selaras._app.lines import HELD
+from selaras._app.jobs.lines import HELD
+from selaras._app.process.current import CURRENT
 from selaras._cache.session import SESSION
 
 

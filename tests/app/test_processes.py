@@ -18,9 +18,9 @@ from tests.app.work import working
 from tests.clock import VirtualClock
 
 from selaras import JobCancelled, JobFailed, Selaras
-from selaras._app.host import AppHost
-from selaras._app.process import Process
-from selaras._app.running import AttemptRun, Request
+from selaras._app.process.process import Process
+from selaras._app.work.host import AppHost
+from selaras._app.work.running import AttemptRun, Request
 from selaras._contracts.host import ProcessDied
 from selaras._core.jobs.job import Claim
 from selaras._core.positions import Cursor, News

@@ -10,8 +10,8 @@ import pytest
 from tests.app.work import work, working
 
 from selaras import JobCancelled, JobFailed, JobState, Selaras
-from selaras._app import host as hosts
-from selaras._app.host import AppHost
+from selaras._app.work import host as hosts
+from selaras._app.work.host import AppHost
 from selaras._core.jobs.job import Settlement
 from selaras._core.routing import partition_of
 

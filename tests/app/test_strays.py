@@ -11,8 +11,8 @@ from tests.app.work import work, working
 from tests.clock import VirtualClock
 
 from selaras import JobFailed, JobState, Selaras
-from selaras._app.host import AppHost
-from selaras._app.process import Process
+from selaras._app.process.process import Process
+from selaras._app.work.host import AppHost
 from selaras._core.jobs.job import Claim, NewJob, Settlement
 from selaras._core.jobs.states import JobEvent
 from selaras._core.routing import home_of

@@ -11,7 +11,7 @@ from msgspec import Struct
 from tests.app.work import work, working
 
 from selaras import ConfigurationError, Secret, Selaras, Task
-from selaras._app.survey import LONG_US, long_writers
+from selaras._app.operating.survey import LONG_US, long_writers
 from selaras._core.jobs.job import JobKind
 
 

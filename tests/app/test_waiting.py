@@ -11,7 +11,7 @@ import pytest
 from tests.app.work import work, working
 
 from selaras import JobCancelled, JobFailed, Selaras, UnknownJob
-from selaras._app.waiting import worker_command
+from selaras._app.jobs.waiting import worker_command
 from selaras._core.jobs.states import JobState
 
 

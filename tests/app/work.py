@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Unpack
 
 from selaras import Selaras
-from selaras._app.working import WorkerOptions
+from selaras._app.work.working import WorkerOptions
 
 
 async def work(app: Selaras, **options: Unpack[WorkerOptions]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.cache.world import Process, World, begin
 from tests.stores import KINDS
 
-from selaras._app.audits import CacheLog
+from selaras._app.process.audits import CacheLog
 from selaras._cache.family import Family
 from selaras._contracts.partition import ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit

@@ -9,7 +9,7 @@ import pytest
 from tests.cache.world import Process, World, begin
 from tests.stores import KINDS, clear_servers
 
-from selaras._app.lineage import noted, recent
+from selaras._app.operating.lineage import noted, recent
 from selaras._cache.lineage import NOTED_A_SECOND, PAGE_MOST, PAGES, READS_MOST, Lineage, Watch
 from selaras._cache.session import Session
 from selaras._core.cache.lineage import Happening, What, maker_of, page_bytes, page_of

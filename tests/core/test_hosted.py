@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from selaras._app.opening import Address, shelf_owner
+from selaras._app.setup.opening import Address, shelf_owner
 from selaras._core.cache.hosted import Hosted, host_name, hosted_bytes, hosted_of
 from selaras._worker.system import clock_origin
 

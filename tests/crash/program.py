@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.worker.host import PlainHost, PlainRun, Task
 
-from selaras._app.opening import address_of, open_store as make_store
-from selaras._app.origin import Origin
+from selaras._app.setup.opening import address_of, open_store as make_store
+from selaras._app.setup.origin import Origin
 from selaras._contracts.host import Mode
 from selaras._contracts.store import Store
 from selaras._core.events import WorkerEvent

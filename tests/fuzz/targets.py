@@ -18,10 +18,10 @@ import click
 import msgspec
 
 from selaras import ConfigurationError, StoreUnavailable
-from selaras._app.meta import decode_meta
-from selaras._app.opening import address_of
-from selaras._app.origin import Origin
-from selaras._app.settings import settings_from
+from selaras._app.jobs.meta import decode_meta
+from selaras._app.setup.opening import address_of
+from selaras._app.setup.origin import Origin
+from selaras._app.setup.settings import settings_from
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
 from selaras._cache.local import LocalTier

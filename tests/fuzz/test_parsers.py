@@ -10,7 +10,7 @@ from tests.fuzz.targets import BYTES, ORIGIN, TEXTS, body, fuzzed, speak, text_o
 from xxhash import xxh3_64_digest
 
 from selaras import ConfigurationError
-from selaras._app.opening import address_of
+from selaras._app.setup.opening import address_of
 from selaras._core.cache.hosted import FORM, hosted_of
 from selaras._stores.memcached.line import Meta
 from selaras.cli.arguments import read_arguments

@@ -19,7 +19,7 @@ from tests.memcached.servers import MemcachedServer
 from tests.redis.servers import shared_server
 
 from selaras import Cached, Key, Selaras
-from selaras._app.settings import SettingValues
+from selaras._app.setup.settings import SettingValues
 
 ROOT = Path(__file__).parents[2]
 

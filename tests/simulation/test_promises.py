@@ -12,7 +12,7 @@ from simulation.trace import Trace
 from simulation.truth import Commit, Datastore
 from simulation.world import unended
 
-from selaras._app.warming import Warmed
+from selaras._app.values.warming import Warmed
 from selaras._core.cache.consistency import Found
 from selaras._core.jobs.job import Edge, JobKind, JobRecord, Parent
 from selaras._core.jobs.states import JobState

@@ -7,7 +7,35 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from selaras._app.cached import (
+from selaras._app.declared.loaders import SelfKey
+from selaras._app.declared.registry import Registry
+from selaras._app.declaring import (
+    BlockingFamilyOptions,
+    BlockingTaskOptions,
+    FamilyOptions,
+    TaskOptions,
+    declare_family,
+    declare_task,
+)
+from selaras._app.jobs.call import BlockingCall, Call, checked_calls, enqueue_calls
+from selaras._app.jobs.job import BlockingJob, Job
+from selaras._app.jobs.lines import BlockingLock, Lock
+from selaras._app.jobs.task import BlockingTask, BlockingTaskDecorator, Task, TaskDecorator
+from selaras._app.process.middleware import Middleware
+from selaras._app.process.portal import aio_of, wait_for
+from selaras._app.process.process import Process
+from selaras._app.process.program import Program, make_program
+from selaras._app.process.resources import (
+    BlockingResource,
+    BlockingResourceDecorator,
+    Lifetime,
+    Resource,
+    ResourceDecorator,
+)
+from selaras._app.setup.checks import known
+from selaras._app.setup.origin import Origin, calling_module
+from selaras._app.setup.settings import Settings, SettingValues
+from selaras._app.values.cached import (
     BlockingCached,
     BlockingCachedDecorator,
     BlockingCachedMethod,
@@ -17,32 +45,10 @@ from selaras._app.cached import (
     CachedMethod,
     CachedMethodDecorator,
 )
-from selaras._app.call import BlockingCall, Call, checked_calls, enqueue_calls
-from selaras._app.checks import known
-from selaras._app.declaring import (
-    BlockingFamilyOptions,
-    BlockingTaskOptions,
-    FamilyOptions,
-    TaskOptions,
-    declare_family,
-    declare_task,
-)
-from selaras._app.job import BlockingJob, Job
-from selaras._app.key import BlockingKey, Fresh, Key, read_many
-from selaras._app.lines import BlockingLock, Lock
-from selaras._app.loaders import SelfKey
-from selaras._app.middleware import Middleware
-from selaras._app.origin import Origin, calling_module
-from selaras._app.portal import aio_of, wait_for
-from selaras._app.process import Process
-from selaras._app.program import Program, make_program
-from selaras._app.registry import Registry
-from selaras._app.resources import BlockingResource, BlockingResourceDecorator, Lifetime, Resource, ResourceDecorator
-from selaras._app.settings import Settings, SettingValues
-from selaras._app.tags import BlockingTag, Tag, TagBinding
-from selaras._app.task import BlockingTask, BlockingTaskDecorator, Task, TaskDecorator
-from selaras._app.warming import LOADS_AT_ONCE, Warmed, warm
-from selaras._app.working import AppWorker, BlockingWorker, WorkerOptions, make_worker
+from selaras._app.values.key import BlockingKey, Fresh, Key, read_many
+from selaras._app.values.tags import BlockingTag, Tag, TagBinding
+from selaras._app.values.warming import LOADS_AT_ONCE, Warmed, warm
+from selaras._app.work.working import AppWorker, BlockingWorker, WorkerOptions, make_worker
 from selaras._core.cache.key import checked_name
 from selaras._core.cache.tagging import tag_text
 from selaras._core.durations import Duration

@@ -9,16 +9,24 @@ from inspect import Parameter
 from string import Formatter
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
-from selaras._app.cached import Binding, BlockingCached, BlockingWhole, Cached, Whole
-from selaras._app.checks import count, rank, word, yes_or_no
-from selaras._app.declared import FamilySpec, KeyPlan, LinePlan, OpenPlan, TaskSpec
-from selaras._app.key import Fresh, level_of
-from selaras._app.lifetimes import OldValue
-from selaras._app.loaders import SelfKey, calling, calling_with, check_parameters, loader_of, of_self, old_parameter
-from selaras._app.program import Program
-from selaras._app.read import Reads
-from selaras._app.tags import BlockingTag, Tag, TagBinding, name_of_tag
-from selaras._app.task import BlockingTask, Task
+from selaras._app.declared.lifetimes import OldValue
+from selaras._app.declared.loaders import (
+    SelfKey,
+    calling,
+    calling_with,
+    check_parameters,
+    loader_of,
+    of_self,
+    old_parameter,
+)
+from selaras._app.declared.specs import FamilySpec, KeyPlan, LinePlan, OpenPlan, TaskSpec
+from selaras._app.jobs.task import BlockingTask, Task
+from selaras._app.process.program import Program
+from selaras._app.setup.checks import count, rank, word, yes_or_no
+from selaras._app.values.cached import Binding, BlockingCached, BlockingWhole, Cached, Whole
+from selaras._app.values.key import Fresh, level_of
+from selaras._app.values.read import Reads
+from selaras._app.values.tags import BlockingTag, Tag, TagBinding, name_of_tag
 from selaras._cache.family import Family
 from selaras._contracts.host import Mode
 from selaras._core.cache.freshness import BOUNDED

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from selaras._app.host import AppHost
 from selaras._app.loading import load_app
-from selaras._app.running import AttemptRun, Request
+from selaras._app.work.host import AppHost
+from selaras._app.work.running import AttemptRun, Request
 from selaras._contracts.host import Mode
 from selaras._core.jobs.job import Settlement
 

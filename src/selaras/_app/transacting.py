@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from selaras._app.app import BlockingSelaras, Selaras
-from selaras._app.cached import BlockingCached, Cached
-from selaras._app.key import BlockingKey, Key
-from selaras._app.once import finish
-from selaras._app.placing import admit, admit_under
-from selaras._app.program import Program
-from selaras._app.scoping import Scope
-from selaras._app.task import BlockingTask, Task
+from selaras._app.jobs.placing import admit, admit_under
+from selaras._app.jobs.task import BlockingTask, Task
+from selaras._app.process.once import finish
+from selaras._app.process.program import Program
+from selaras._app.values.cached import BlockingCached, Cached
+from selaras._app.values.key import BlockingKey, Key
+from selaras._app.values.scoping import Scope
 from selaras._cache.family import Slot
 from selaras._cache.session import SESSION, Mark, Session, SessionKind, session_here
 from selaras._core.errors import ConfigurationError, IdConflict

@@ -14,15 +14,15 @@ from typing import Any, Final
 import click
 from rich.progress import Progress
 
-from selaras._app.audits import audited, said
-from selaras._app.cached import Cached
-from selaras._app.declared import FamilySpec
-from selaras._app.key import Fresh, Key, Reading
-from selaras._app.lineage import noted
-from selaras._app.program import Program
-from selaras._app.survey import cache_stats, invalidate_key, live_instances, long_writers
-from selaras._app.tags import doubt_tag
-from selaras._app.warming import LOADS_AT_ONCE, Warmed, warm as warm_keys
+from selaras._app.declared.specs import FamilySpec
+from selaras._app.operating.lineage import noted
+from selaras._app.operating.survey import cache_stats, invalidate_key, live_instances, long_writers
+from selaras._app.process.audits import audited, said
+from selaras._app.process.program import Program
+from selaras._app.values.cached import Cached
+from selaras._app.values.key import Fresh, Key, Reading
+from selaras._app.values.tags import doubt_tag
+from selaras._app.values.warming import LOADS_AT_ONCE, Warmed, warm as warm_keys
 from selaras._core.cache.consistency import AGES_US, Audits, Found, Ledger
 from selaras._core.cache.opening import shown_keys
 from selaras._core.cache.tagging import tag_text, tag_texts

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from selaras._app.app import Selaras
-from selaras._app.checkup import check_up
+from selaras._app.operating.checkup import check_up
 from selaras._contracts.finding import Finding, Level
 from selaras.cli.exits import Misused, Told
 from selaras.cli.output import counted, one_line, print_json, print_table, styled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from selaras._app.key import Fresh
+from selaras._app.values.key import Fresh
 from selaras._core.durations import duration_us
 from selaras._core.errors import ConfigurationError
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from selaras._app.lineage import recent
-from selaras._app.survey import find_job
+from selaras._app.operating.lineage import recent
+from selaras._app.operating.survey import find_job
 from selaras._core.cache.lineage import Happening, What, maker_of
 from selaras.cli.cache import key_for
 from selaras.cli.exits import Misused, Told

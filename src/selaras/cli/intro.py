@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from selaras._app.app import Selaras
-from selaras._app.declared import FamilySpec, TaskSpec
-from selaras._app.settings import Settings
+from selaras._app.declared.specs import FamilySpec, TaskSpec
+from selaras._app.setup.settings import Settings
 from selaras._core.durations import format_us
 from selaras.cli.output import one_line
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from selaras._app.survey import (
+from selaras._app.operating.survey import (
     cancel_job,
     every_job,
     find_job,

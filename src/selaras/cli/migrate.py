@@ -7,7 +7,7 @@ import asyncio
 import click
 
 from selaras._app.app import Selaras
-from selaras._app.moving import Moved, move
+from selaras._app.operating.moving import Moved, move
 from selaras.cli.exits import Misused
 from selaras.cli.output import counted, one_line, print_json
 from selaras.cli.target import app_at, check_it_exists, json_option

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from selaras._app.current import Progress
-from selaras._app.info import shown_progress
+from selaras._app.jobs.info import shown_progress
+from selaras._app.process.current import Progress
 from selaras._core.codec import CorruptBytes, peek
 from selaras._core.jobs.failure import Failure
 from selaras._core.jobs.job import JobKind, JobRecord

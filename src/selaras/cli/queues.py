@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from selaras._app.survey import list_jobs, pause_queue, queue_stats
+from selaras._app.operating.survey import list_jobs, pause_queue, queue_stats
 from selaras._contracts.partition import JobFilter, QueueStats
 from selaras._core.jobs.states import JobState
 from selaras.cli.exits import Told

@@ -16,8 +16,8 @@ from click.core import ParameterSource
 
 from selaras._app.app import Selaras
 from selaras._app.loading import load_app
-from selaras._app.opening import Address, address_of
-from selaras._app.origin import Origin
+from selaras._app.setup.opening import Address, address_of
+from selaras._app.setup.origin import Origin
 from selaras._contracts.store import Store
 from selaras.cli.exits import Misused, Unreachable
 

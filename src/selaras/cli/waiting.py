@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from selaras._app.stuck import stuck_on
-from selaras._app.survey import Found, find_job, line_holder, queue_stats
+from selaras._app.jobs.stuck import stuck_on
+from selaras._app.operating.survey import Found, find_job, line_holder, queue_stats
 from selaras._contracts.store import Store
 from selaras._core.jobs.job import JobRecord, Parent
 from selaras._core.jobs.states import JobEvent, JobState

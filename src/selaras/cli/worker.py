@@ -14,11 +14,11 @@ import click
 
 from selaras import __version__
 from selaras._app.app import Selaras
-from selaras._app.fleet import FLEET_VARIABLE, StoppedEarly, run_alone, run_fleet, run_on_loop, stopped_early
-from selaras._app.host import fits
-from selaras._app.settings import OPTIONS, Settings
-from selaras._app.survey import every_job, queue_stats
-from selaras._app.working import AppWorker, WorkerOptions, in_force
+from selaras._app.operating.survey import every_job, queue_stats
+from selaras._app.setup.settings import OPTIONS, Settings
+from selaras._app.work.fleet import FLEET_VARIABLE, StoppedEarly, run_alone, run_fleet, run_on_loop, stopped_early
+from selaras._app.work.host import fits
+from selaras._app.work.working import AppWorker, WorkerOptions, in_force
 from selaras._contracts.partition import JobFilter
 from selaras._core.jobs.states import JobState
 from selaras.cli.durations import duration

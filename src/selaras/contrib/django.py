@@ -25,8 +25,8 @@ from django.db.backends.signals import connection_created
 from django.db.models import Model, signals
 from django.db.utils import DEFAULT_DB_ALIAS
 
-from selaras._app.portal import wait_for
-from selaras._app.program import Program
+from selaras._app.process.portal import wait_for
+from selaras._app.process.program import Program
 from selaras._app.transacting import (
     AnyApp,
     AnyKey,

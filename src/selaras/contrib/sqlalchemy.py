@@ -35,8 +35,8 @@ from sqlalchemy.orm import (
 from sqlalchemy.util import await_only
 from sqlalchemy.util.concurrency import in_greenlet
 
-from selaras._app.portal import wait_for
-from selaras._app.program import Program
+from selaras._app.process.portal import wait_for
+from selaras._app.process.program import Program
 from selaras._app.transacting import (
     AnyApp,
     AnyKey,

@@ -20,7 +20,7 @@ from msgspec import Struct
 from rich.console import Console
 
 from selaras import ConfigurationError, Selaras
-from selaras._app.survey import cache_stats, queue_stats
+from selaras._app.operating.survey import cache_stats, queue_stats
 from selaras._core.jobs.lifecycle import FINAL
 from selaras._core.jobs.states import JobState
 from selaras.demo.answer import JANUARY, YEAR, differences, right_answer, total

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from selaras._app.fleet import FLEET_VARIABLE
+from selaras._app.work.fleet import FLEET_VARIABLE
 
 _STOP_S: Final = 30.0
 

@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from selaras._app.app import BlockingSelaras, Selaras
-from selaras._app.checks import word
-from selaras._app.current import CurrentJob
-from selaras._app.declared import TaskSpec
-from selaras._app.middleware import Middleware
-from selaras._app.portal import aio_of, wait_for
-from selaras._app.process import Process
-from selaras._app.resources import BlockingResource, Resource
-from selaras._app.task import BlockingTask, Task
+from selaras._app.declared.specs import TaskSpec
+from selaras._app.jobs.task import BlockingTask, Task
+from selaras._app.process.current import CurrentJob
+from selaras._app.process.middleware import Middleware
+from selaras._app.process.portal import aio_of, wait_for
+from selaras._app.process.process import Process
+from selaras._app.process.resources import BlockingResource, Resource
+from selaras._app.setup.checks import word
 from selaras._contracts.host import Mode
 from selaras._contracts.partition import HeartbeatRequest
 from selaras._core.durations import Duration, duration_us

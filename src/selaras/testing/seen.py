@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from selaras._app.declared import TaskSpec
-from selaras._app.info import instant
-from selaras._app.meta import decode_meta
-from selaras._app.program import Program
+from selaras._app.declared.specs import TaskSpec
+from selaras._app.jobs.info import instant
+from selaras._app.jobs.meta import decode_meta
+from selaras._app.process.program import Program
 from selaras._contracts.partition import JobFilter
 from selaras._core.codec import CorruptBytes
 from selaras._core.jobs.failure import Failure

@@ -1,0 +1,1 @@
+"""What a program declares, as records: families and tasks, their loaders and lives."""

@@ -1,0 +1,1 @@
+"""What a program says of itself: settings, its store's URL, where it lies."""

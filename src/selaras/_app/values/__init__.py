@@ -1,0 +1,1 @@
+"""Handles of cached values: families, keys, tags, and the scopes that write them."""
