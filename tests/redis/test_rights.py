@@ -13,7 +13,8 @@ from tests.redis.servers import Cluster, RedisServer
 from selaras import Read, Selaras, StoreRefused
 from selaras._stores.redis.address import Shape
 from selaras._stores.redis.errors import RIGHTS_PAGE
-from selaras._stores.redis.rights import rule, vital
+from selaras._stores.redis.rights import commands, commands_in, rule, vital
+from selaras._stores.redis.scripts import script, verbs
 
 ROWS = 5
 
@@ -44,6 +45,14 @@ async def all_there_is_to_do(url: str) -> None:
         late = await bump.options(delay=0.1).enqueue(0)
         assert await late.result(timeout=20) == 8
         await asyncio.sleep(1.5)  # housekeeping comes round
+
+
+def test_the_list_is_what_the_scripts_call() -> None:
+    called = {word for name in verbs() for word in commands_in(script(name).text)}
+    plain = {"evalsha", "info", "ping", "script|load", "subscribe", "unsubscribe"}
+    assert set(vital("single")) == (called - {"spublish"}) | plain
+    assert set(vital("cluster")) == called | plain | {"asking", "cluster|slots", "ssubscribe", "sunsubscribe"}
+    assert called <= set(commands("cluster"))
 
 
 @pytest.mark.parametrize("shape", ["single", "cluster"])

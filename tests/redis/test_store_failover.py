@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.app.work import working
-from tests.redis.servers import Cluster, Sentinels
+from tests.redis.servers import Cluster, RedisServer, Sentinels
 
 from selaras import Job, Selaras, StoreUnavailable
 
@@ -85,6 +85,40 @@ async def test_a_master_that_is_killed_under_load_costs_no_job_and_no_stale_read
             await asyncio.to_thread(sentinels.until_master, master)
             await load.goes_on()
         assert load.stale == []
+
+
+async def test_a_master_that_is_replaced_while_it_lives_is_left_at_once() -> None:
+    """It takes writes as before, until a sentinel makes it a replica; what it took in between would be lost."""
+    with Sentinels() as sentinels:
+        old = sentinels.master
+        app = Selaras(sentinels.url)
+        rows = [1]
+
+        @app.cached(ttl=300)
+        async def product() -> int:
+            return rows[-1]
+
+        @app.task(writes=product)
+        async def write(value: int) -> None:
+            rows.append(value)
+
+        def clients(server: RedisServer) -> int:
+            return str(server.call("CLIENT", "LIST")).count("name=selaras")
+
+        async with app, working(app):
+            await (await write.enqueue(2)).result(timeout=10)
+            assert clients(old)
+            sentinels.sentinels[1].call("SENTINEL", "FAILOVER", sentinels.NAME)
+            new = await asyncio.to_thread(sentinels.until_master, old)
+            async with asyncio.timeout(3):
+                while clients(old):
+                    await asyncio.sleep(0.05)
+            assert str(old.call("ROLE")).startswith("['master'")
+            assert await product.key().get(fresh="strict") == 2
+            await (await write.enqueue(3)).result(timeout=10)
+            assert await product.key().get(fresh="strict") == 3
+            assert clients(new)
+            assert not clients(old)
 
 
 async def test_in_a_cluster_a_master_may_die_and_slots_may_move_under_load() -> None:

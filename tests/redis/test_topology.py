@@ -20,7 +20,7 @@ from selaras._stores.redis.address import (
     slot_of,
 )
 from selaras._stores.redis.dialling import ask_once
-from selaras._stores.redis.topology import redirection, topology_of
+from selaras._stores.redis.topology import Sentinels as Watched, redirection, topology_of
 
 
 def test_a_url_names_one_server() -> None:
@@ -241,3 +241,37 @@ async def test_who_cannot_be_reached_is_named_with_the_reason() -> None:
 
 async def _ask(address: Any) -> Any:
     return await ask_once(address.endpoints[0], address.account, ("PING",))
+
+
+async def test_word_of_a_new_master_is_news_whoever_says_it_first() -> None:
+    """A sentinel that has not heard of a failover yet says what it said before; nobody goes back for that."""
+    a, b, c = (Endpoint("s", port) for port in (1, 2, 3))
+    old, new = Endpoint("m", 1), Endpoint("m", 2)
+
+    async def asked(*_: object) -> list[bytes]:
+        return [b"m", b"1"]
+
+    async def sentinels() -> Watched:
+        made = topology_of(redis_address("redis+sentinel://s:1,s:2,s:3/main"), Names("p"), 1)
+        assert isinstance(made, Watched)
+        await made.discover(asked)
+        return made
+
+    there = await sentinels()
+    assert not there.told({a: old, b: old, c: old})
+    assert there.told({a: old, b: old, c: new})
+    assert there.place(0) == new
+    assert there.sentinels[0] == c
+    assert not there.told({a: old, b: old, c: new})  # late
+    assert not there.told({a: old, c: new})
+    assert not there.told({a: new, b: old, c: new})
+    assert not there.told({a: new, b: new, c: new})
+    assert there.told({a: new, b: old, c: new})  # and back, by another failover
+    assert there.place(0) == old
+
+    there = await sentinels()  # begun while word goes round
+    assert not there.told({})
+    assert not there.told({a: old, b: new})
+    assert there.place(0) == old
+    assert there.told({a: new, b: new})
+    assert there.place(0) == new

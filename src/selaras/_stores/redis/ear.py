@@ -203,6 +203,8 @@ class _Hearing:
                 before, piece = self._places[index], await self._piece(await self.lines.find(index))
                 if before is not None and before is not piece:
                     before.hold(index, set())
+                    if before.idle:  # its server may hold nothing of ours any more, nor be asked again
+                        before.end()
                 self._places[index] = piece
                 piece.hold(index, self._ear.channels(index))
                 await piece.in_step()
@@ -324,6 +326,11 @@ class _Earpiece:
             if channels:
                 self.wire.tell(pack(letter + verb, *sorted(channels)))
         self._held[partition] = wanted
+
+    @property
+    def idle(self) -> bool:
+        """It is subscribed to nothing."""
+        return not any(self._held.values())
 
     def dropped(self, partition: int, channel: str) -> bool:
         """Note that a subscription is over. Returns whether it was meant to last."""

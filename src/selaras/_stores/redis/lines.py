@@ -212,6 +212,13 @@ class Lines:
             self.common.topology.doubt(node.endpoint)
         self.leave(wire, "its server is not the master")
 
+    def replaced(self) -> None:
+        """Another server is the master of all now: what the one before it would answer counts no more."""
+        master = self.common.topology.place(0)
+        for node in self._nodes.values():
+            if node.endpoint != master and node.wire is not None:
+                node.wire.abort(f"{master} is the master now")
+
     def leave(self, wire: Wire, reason: str) -> None:
         """Use a connection no longer; who waits on it may yet be answered."""
         node = self.node_of(wire)
@@ -248,6 +255,8 @@ class Lines:
             await self.common.greet(_Greeting(self, there, asked_wire, index, asking=True))
         if not wire.open:
             raise StoreUnavailable(f"{endpoint}: {wire.reason}")
+        if self.common.address.shape == "sentinel" and self.common.topology.place(index) != endpoint:
+            raise StoreUnavailable(f"{endpoint} was replaced meanwhile")
         (self._slow_wires if slow else self.wires)[index] = wire
         return wire
 

@@ -24,7 +24,8 @@ from selaras._core.errors import StoreUnavailable
 from selaras._stores.redis.address import Endpoint
 from selaras._stores.redis.errors import Loading, Meaning, meaning_of, told
 from selaras._stores.redis.lines import ASKING, Command, Common, Lines, Patience, Script
-from selaras._stores.redis.topology import redirection
+from selaras._stores.redis.topology import Sentinels, redirection
+from selaras._stores.redis.watch import Watch
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, pack
 
 _log = logging.getLogger("selaras")
@@ -61,6 +62,7 @@ class Link:
         self._lock = Lock()
         self._loops: dict[AbstractEventLoop, Lines] = {}
         self._closed = False
+        self._watch = Watch(common.topology, self._replaced) if isinstance(common.topology, Sentinels) else None
 
     async def open(self) -> None:
         """Reach every partition, now; a server that loads its data is waited for. Raises StoreUnavailable, StoreMismatch."""
@@ -80,6 +82,8 @@ class Link:
     async def close(self) -> None:
         """End all connections; what is under way on this loop is waited for, a while."""
         self._closed = True
+        if self._watch is not None:
+            self._watch.close()
         with self._lock:
             loops, self._loops = self._loops, {}
         here = asyncio.get_running_loop()
@@ -106,7 +110,21 @@ class Link:
             lines = self._loops[loop] = Lines(self.common, loop)
         lines.end_with_loop()
         self.on_loop()
+        if self._watch is not None:
+            self._watch.attend()
         return lines
+
+    def _replaced(self) -> None:
+        """The sentinels name another master."""
+        with self._lock:
+            loops = dict(self._loops)
+        for loop, lines in loops.items():
+            try:
+                loop.call_soon_threadsafe(lines.replaced)
+            except RuntimeError:  # it was closed meanwhile
+                pass
+        for index in range(self.common.partitions):
+            self.common.on_moved(index)
 
     def ready(self, index: int, verb: str = "") -> Wire | None:
         """Return the connection of the running loop on which the partition was greeted, if it may be spoken over at once.

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from selaras._stores.redis.address import Shape
-from selaras._stores.redis.scripts import script, verbs
+from selaras._stores.redis.scripts import PARTS, source, verbs
 
 _PLAIN: Final = ("client|setname", "evalsha", "info", "ping", "script|load", "select", "subscribe", "unsubscribe")
 _VALUES: Final = ("exists", "get", "hget", "hscan", "lrange", "mget", "set")
@@ -60,8 +60,7 @@ def commands(shape: Shape, *, replicated: bool = False) -> tuple[str, ...]:
         found.update(_CLUSTER)
     if replicated:
         found.update(_REPLICATED)
-    for name in verbs():
-        found.update(commands_in(script(name).text))
+    found.update(_inside())
     if shape != "cluster":
         found.discard("spublish")
     return tuple(sorted(found))
@@ -74,9 +73,14 @@ def vital(shape: Shape, *, replicated: bool = False) -> tuple[str, ...]:
     A script that meets a command that it may not call ends there, half done. What is left out costs no more than the cache,
     or a name in a list.
     """
-    inside = {word for name in verbs() for word in commands_in(script(name).text)}
-    dispensable = {*_VALUES, "client|setname", "select"} - inside
+    dispensable = {*_VALUES, "client|setname", "select"} - _inside()
     return tuple(word for word in commands(shape, replicated=replicated) if word not in dispensable)
+
+
+@cache
+def _inside() -> frozenset[str]:
+    """Return the commands that scripts call. Their texts are read as they were written: putting all together takes long."""
+    return frozenset(word for name in (*PARTS, *verbs()) for word in commands_in(source(name)))
 
 
 def calls(words: Sequence[str], stem: str) -> list[bytes]:

@@ -91,10 +91,12 @@ class Sentinels:
     """The master of a service, as the first sentinel that answers says."""
 
     def __init__(self, address: RedisAddress) -> None:
-        self._sentinels = list(address.endpoints)
-        self._account = address.sentinel_account
+        self.sentinels = list(address.endpoints)
+        self.account = address.sentinel_account
+        self.question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", address.service)
         self._service = address.service
         self._master: Endpoint | None = None
+        self._said: Mapping[Endpoint, Endpoint] = {}  # by sentinel, when all were asked last
         self.doubted = True
 
     def place(self, partition: int) -> Endpoint | None:
@@ -117,22 +119,43 @@ class Sentinels:
     async def discover(self, ask: Ask) -> None:
         """See `Topology`."""
         silent: list[str] = []
-        for sentinel in tuple(self._sentinels):
+        for sentinel in tuple(self.sentinels):
             try:
-                answer = await ask(sentinel, self._account, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
+                answer = await ask(sentinel, self.account, self.question)
             except StoreUnavailable as error:
                 silent.append(str(error))
                 continue
             if answer is None:
                 silent.append(f"{sentinel} does not know it")
                 continue
-            # The one that knows is asked first the next time.
-            self._sentinels.remove(sentinel)
-            self._sentinels.insert(0, sentinel)
-            self._master = Endpoint(answer[0].decode(), int(answer[1]))
-            self.doubted = False
+            self._follow(sentinel, self.named(answer))
             return
         raise StoreUnavailable(f"no sentinel tells the master of {self._service!r}: {'; '.join(silent)}")
+
+    def told(self, said: Mapping[Endpoint, Endpoint]) -> bool:
+        """Hear whom each sentinel names that answers now. Returns whether that is news: another master than ours.
+
+        While word of a failover goes round some name the old one yet: whoever has changed its mind is ahead of them.
+        """
+        before, self._said = self._said, {**self._said, **said}
+        ahead = [sentinel for sentinel, master in said.items() if before.get(sentinel, master) != master]
+        if not ahead and len(set(said.values())) == 1:
+            ahead = list(said)
+        if not ahead or self._master is None or said[ahead[0]] == self._master:
+            return False
+        self._follow(ahead[0], said[ahead[0]])
+        return True
+
+    def _follow(self, sentinel: Endpoint, master: Endpoint) -> None:
+        # The one that knows is asked first the next time.
+        self.sentinels = [sentinel, *(one for one in self.sentinels if one != sentinel)]
+        self._master = master
+        self.doubted = False
+
+    @staticmethod
+    def named(answer: list[bytes]) -> Endpoint:
+        """Read whom a sentinel names."""
+        return Endpoint(answer[0].decode(), int(answer[1]))
 
 
 class Cluster:
