@@ -313,6 +313,21 @@ async def test_p18_after_the_last_lost_attempt_it_stands_a_grace_and_voids(world
 
 
 @each_name
+async def test_p20_a_store_that_lost_events_leaves_it_open(world: World, name: str) -> None:
+    worker = await world.worker()
+    await world.enqueue(job(A, writes=(name,)))
+    claim = await worker.claim()
+    await world.invalidate(tags=("another",))
+
+    world.home.lose_memory(events=1)  # type: ignore[attr-defined]
+    filled = await world.fill(await world.miss(K), put(K, b"v0", **BORN))
+    await worker.end(claim)
+
+    assert not filled
+    assert await world.fill(await world.miss(K), put(K, b"v1", **BORN))
+
+
+@each_name
 async def test_g4_a_late_settle_voids_what_it_may_have_written(world: World, name: str) -> None:
     lost, worker = await world.worker("lost"), await world.worker(lease_us=10 * LEASE)
     await world.enqueue(job(A, writes=(name,)))

@@ -463,7 +463,35 @@ async def test_entries_whose_values_were_evicted_are_swept_away(cells: Process, 
     assert [await cells.value(key) for key in ("stays", "empty")] == [b"v0", b""]
 
 
+async def test_one_sweep_of_a_store_that_is_small_looks_at_all_of_it_once(
+    cells: Process, redis_server: RedisServer
+) -> None:
+    await cells.cache("gone")
+    redis_server.call("DEL", f"{VALUE}gone")
+    await cells.age()
+    redis_server.call("CONFIG", "RESETSTAT")
+
+    assert await cells.sweep()
+
+    assert redis_server.info("commandstats")["cmdstat_hscan"].startswith("calls=1,")
+    assert not await cells.sweep()
+
+
 # -- a cluster
+
+
+async def test_what_somebody_put_into_the_place_of_a_value_is_a_miss_in_a_cluster_too() -> None:
+    with Cluster(masters=2, replicas=0) as cluster:
+        owner = cluster.owner(cluster.slot(f"{VALUE}k"))
+        async with process(f"redis+cluster://127.0.0.1:{owner.port}") as cells:
+            await cells.cache("k")
+            owner.call("DEL", f"{VALUE}k")
+            owner.call("RPUSH", f"{VALUE}k", "of another type")
+            await cells.age()
+
+            assert await cells.value("k") is None
+            await cells.cache("k", b"v1")
+            assert await cells.value("k") == b"v1"
 
 
 async def test_values_are_read_and_written_while_their_slot_moves() -> None:

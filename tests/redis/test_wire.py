@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
-from tests.redis.servers import RedisServer
+from tests.redis.servers import RedisServer, until
 
 from selaras._stores.redis.address import Account, Endpoint
-from selaras._stores.redis.dialling import dial
+from selaras._stores.redis.dialling import ask_once, dial
 from selaras._stores.redis.wire import BUFFER_MOST, ReplyError, Wire, WireLost, pack, tail
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -218,6 +219,24 @@ async def test_what_is_pushed_is_not_taken_for_a_reply(redis_server: RedisServer
 
     assert [list(one) for one in pushed] == [[b"subscribe", b"news", 1], [b"message", b"news", b"7"]]  # type: ignore[call-overload] # lists
     wire.abort("done")
+
+
+async def test_a_connection_is_watched_by_the_system_while_nobody_waits(redis_server: RedisServer) -> None:
+    wire = await dial(Endpoint("127.0.0.1", redis_server.port), Account())
+    assert wire._transport is not None
+    connected = wire._transport.get_extra_info("socket")
+
+    assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+    wire.abort("the test is over")
+
+
+async def test_a_connection_for_one_question_ends_with_its_answer(redis_server: RedisServer) -> None:
+    account = Account(client_name="asks-once")
+
+    assert await ask_once(Endpoint("127.0.0.1", redis_server.port), account, ("PING",)) == b"PONG"
+
+    await asyncio.to_thread(until, lambda: "asks-once" not in str(redis_server.call("CLIENT", "LIST")), "it has ended")
 
 
 def test_a_command_is_its_count_and_its_words() -> None:

@@ -44,6 +44,9 @@ class Meaning(Enum):
     """Something we do not know."""
 
 
+FINAL: Final = frozenset({Meaning.FULL, Meaning.REFUSED, Meaning.FAULT, Meaning.OTHER})
+"""What the same command would meet again."""
+
 _MEANINGS: Final = {
     "MOVED": Meaning.MOVED,
     "ASK": Meaning.ASK,

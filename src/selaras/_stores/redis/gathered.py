@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from selaras._core.positions import Cursor
 from selaras._stores.redis.caller import Caller
+from selaras._stores.redis.errors import FINAL, meaning_of
 from selaras._stores.redis.lines import Command
 from selaras._stores.redis.wire import ReplyError, WireLost
 
@@ -191,9 +192,13 @@ class _Meeting(Generic[Item, Result, Shared]):
         self._repeated = True
 
     async def _mend(self, replies: list[Any]) -> None:
-        """The script is done, and must not be sent again; what was refused behind it may be."""
+        """The script is done, and must not be sent again; what was refused behind it may be, unless it would be again."""
         caller = self._gathered.caller
-        refused = [place for place, reply in enumerate(replies) if reply.__class__ is ReplyError]
+        refused = [
+            place
+            for place, reply in enumerate(replies)
+            if isinstance(reply, ReplyError) and meaning_of(reply) not in FINAL
+        ]
         try:
             again = await caller.link.pipeline(caller.index, [self._call.after[place - 1] for place in refused])
         except BaseException as error:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from selaras._core.errors import StoreUnavailable
 from selaras._stores.redis.address import Endpoint
-from selaras._stores.redis.errors import Loading, Meaning, meaning_of, told
+from selaras._stores.redis.errors import FINAL, Loading, Meaning, meaning_of, told
 from selaras._stores.redis.lines import ASKING, Command, Common, Lines, Patience, Script
 from selaras._stores.redis.topology import Sentinels, redirection
 from selaras._stores.redis.watch import Watch
@@ -43,8 +43,6 @@ DURABLE: Final = frozenset({"enqueue", "settle", "turn"})
 """Verbs that accept jobs or end attempts. Where the store is to be replicated, their reply comes when a replica has what
 they wrote, dependents that the same step released included.
 """
-
-_FINAL: Final = frozenset({Meaning.FULL, Meaning.REFUSED, Meaning.FAULT, Meaning.OTHER})
 
 
 def unheard() -> None:
@@ -374,7 +372,7 @@ class _Batch:
             if reply.__class__ is not ReplyError:
                 continue
             meaning = meaning_of(reply)
-            if meaning in _FINAL:
+            if meaning in FINAL:
                 if item == self._place:
                     doing = self._common.doing(index, self._name)
                     text = self._script.text if self._script is not None else ""
