@@ -238,16 +238,28 @@ class Account(Struct, frozen=True):
 
 
 @pytest.mark.parametrize("kind", [Secret[str], Secret[str] | None, list[Secret[str]], dict[str, Secret[int]]])
-def test_a_tag_that_would_show_a_secret_is_refused_at_import(app: Selaras, kind: Any) -> None:
+def test_a_tag_or_line_that_would_show_a_secret_is_refused_at_import(app: Selaras, kind: Any) -> None:
     async def look(token: str) -> int:
         return 1
 
     look.__annotations__["token"] = kind
 
-    with pytest.raises(ConfigurationError, match="'token' is Secret, and a tag is shown as it is"):
+    with pytest.raises(ConfigurationError, match="'token' is Secret, and the names of tags and lines are shown"):
         app.cached(tags=["session:{token}"])(look)
-    with pytest.raises(ConfigurationError, match="'token' is Secret, and a tag is shown as it is"):
+    with pytest.raises(ConfigurationError, match="'token' is Secret, and the names of tags and lines are shown"):
         app.task(writes=app.tag("session", by="token"))(look)
+    with pytest.raises(ConfigurationError, match="'token' is Secret, and the names of tags and lines are shown"):
+        app.task(lock="session:{token}")(look)
+
+
+def test_a_line_that_would_show_a_secret_of_a_record_is_refused_at_import(app: Selaras) -> None:
+    @app.task(lock="account:{account.id}")
+    async def greet(account: Account) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'account\.token' is Secret"):
+
+        @app.task(lock="account:{account.token}")
+        async def check(account: Account) -> None: ...
 
 
 async def test_a_secret_within_a_record_is_a_digest_in_its_tag(app: Selaras) -> None:

@@ -332,6 +332,7 @@ def _line_of_text(task: str, text: str, signature: Signature) -> LinePlan:
     if not text:
         raise ConfigurationError(f"task {task!r}: lock='' names no line; lock=None says that there is none")
     for field, spec, conversion in fields:
+        _check_not_secret(f"task {task!r}: lock={text!r}", field, signature)
         _try_field(task, text, field, spec, conversion, signature)
     return LinePlan(text=text, needs=frozenset(needs))
 
@@ -632,12 +633,14 @@ def _tag_template(family: str, text: str, signature: Signature) -> tuple[str, st
     return checked_name(name, what="tag"), field
 
 
-def _check_not_secret(where: str, parameter: str, signature: Signature) -> None:
-    """Refuse a tag that would show a secret: `app.tag(name, value)` must come to the same text, and is not told of it."""
-    if signature.is_unmarked_secret(parameter):
+def _check_not_secret(where: str, field: str, signature: Signature) -> None:
+    """Refuse a name that would show a secret, and that others must come to by the value alone: `app.tag(name, value)`,
+    `app.lock(name)`. A digest here would be another name.
+    """
+    if signature.is_unmarked_secret(field):
         raise ConfigurationError(
-            f"{where}: {parameter!r} is Secret, and a tag is shown as it is, in logs and by `selaras explain`:"
-            " tag by what names the secret's owner, or by a digest that you make yourself"
+            f"{where}: {field!r} is Secret, and the names of tags and lines are shown as they are, in logs and command lines:"
+            " name what the secret belongs to, or a digest that you make yourself"
         )
 
 

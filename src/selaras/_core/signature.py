@@ -10,6 +10,7 @@ reads it or says exactly what does not fit.
 from __future__ import annotations
 
 import inspect
+import re
 import reprlib
 import typing
 import warnings
@@ -36,7 +37,18 @@ from selaras._core.codec import (
 )
 from selaras._core.errors import ConfigurationError, NotEncodable
 from selaras._core.hints import Hints
-from selaras._core.shapes import NO_WIRE, AnyShape, DictShape, EnumShape, Leaf, ManyShape, Row, Shape, leaf
+from selaras._core.shapes import (
+    NO_WIRE,
+    AnyShape,
+    DictShape,
+    EnumShape,
+    Leaf,
+    ManyShape,
+    RecordShape,
+    Row,
+    Shape,
+    leaf,
+)
 from selaras._core.tagged import Hidden, Refused
 
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -244,12 +256,22 @@ class Signature:
                 raise self._refusal(place, refused) from None
         return shortened(",".join(texts))
 
-    def is_unmarked_secret(self, name: str) -> bool:
-        """Say whether a parameter is a secret, or holds one, of which only its annotation tells."""
+    def is_unmarked_secret(self, field: str) -> bool:
+        """Say whether a parameter, or what of it a template names (`account.token`), is a secret or holds one, of which only
+        the annotation tells. False where that does not resolve (yet).
+        """
+        if not self.is_resolved:
+            return False
+        name, *steps = re.split(r"[.\[]", field)
         try:
-            return shape_of(self._resolved().annotations[name]).unmarked
+            shape = shape_of(self._resolved().annotations[name])
         except (ConfigurationError, NameError):  # of a parameter that is ignored, or that was warned of
             return False
+        for step in steps:
+            if not isinstance(shape, RecordShape):
+                break
+            shape = next((one.shape for one in shape.fields if one.name == step), shape)
+        return shape.unmarked
 
     def with_part(self, value: Any, parts: str) -> str:
         """Return the text of a key with one more part before the others, of a value that no parameter has.
