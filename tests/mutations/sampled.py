@@ -125,6 +125,8 @@ EXPLAINED: Final[dict[str, str]] = {
     "selaras._stores.sqlite.lines:next_heads: (line := self._lines.get(name)) is not None -> "
     "(line := self._lines.get(name)) is None": _FEWER_READS,
     "selaras._stores.sqlite.lines:read_ahead: line.next is None -> line.next is not None": _FEWER_READS,
+    "selaras._stores.sqlite.log:lose: WHERE position > ? AND -> >=": "with the epoch nothing is left that the mark of the last "
+    "event could void",
     "selaras._stores.sqlite.log:news: 0 < behind <= NEWS_MOST -> 0 <= behind <= NEWS_MOST": "no event of the tail's position "
     "has another id than the tail",
     "selaras._stores.sqlite.rows:_facts_of: row.input is not None -> row.input is None": "who was given an input was given "

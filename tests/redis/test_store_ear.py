@@ -209,6 +209,16 @@ async def test_one_that_is_closed_is_subscribed_to_nothing_and_waits_for_no_conn
                 await here.ear.close()
 
 
+async def test_who_waits_for_a_bell_sees_to_it_that_somebody_listens(redis_server: RedisServer) -> None:
+    there = Listener(redis_server.url)
+    await there.world.link.open()
+
+    assert await there.rang()  # it may have rung before anybody listened
+
+    await there.ear.close()
+    await there.world.link.close()
+
+
 async def test_it_goes_on_on_another_loop_when_its_own_is_closed(redis_server: RedisServer) -> None:
     there = Listener(redis_server.url)
     there.world.link.on_loop = there.ear.attend
