@@ -14,6 +14,7 @@ from tests.redis.servers import Cluster, RedisServer, Sentinels, until
 from selaras import StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._stores.redis.lines import Greeting
 from selaras._stores.redis.rights import rule
+from selaras._stores.redis.wire import BUFFER_MOST, pack
 
 # ---------------------------------------------------------------- one server
 
@@ -61,6 +62,33 @@ async def test_commands_go_around_a_script_in_one_trip(redis_server: RedisServer
         assert await there.link.pipeline(0, [("GET", key), ("STRLEN", key)]) == [b"\x00value", 6]
         with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
             await there.link.pipeline(0, [("HGET", key, "x")])
+
+
+async def test_a_script_that_is_there_is_not_loaded_again(redis_server: RedisServer) -> None:
+    async with world(redis_server.url) as there:
+        await there.count()
+        redis_server.call("CONFIG", "RESETSTAT")
+
+        await there.link.call_among(0, [], COUNT, ["x"], [])
+
+        called = redis_server.info("commandstats")
+        assert "cmdstat_evalsha" in called
+        assert "cmdstat_script|load" not in called
+
+
+async def test_nobody_speaks_at_once_over_a_connection_that_holds_as_much_as_it_may(redis_server: RedisServer) -> None:
+    async with world(redis_server.url) as there:
+        await there.count()
+        wire = there.link.ready(0)
+        assert wire is not None
+
+        wire.pause_writing()
+        sent = wire.send(pack("ECHO", b"x" * BUFFER_MOST), 1, 5)
+        assert there.link.ready(0) is None
+
+        wire.resume_writing()
+        assert len(await sent) == BUFFER_MOST
+        assert there.link.ready(0) is wire
 
 
 async def test_a_lost_memory_is_greeted_before_the_call_is_sent_again(redis_server: RedisServer) -> None:
