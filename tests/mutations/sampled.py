@@ -118,6 +118,7 @@ EXPLAINED: Final[dict[str, str]] = {
     "what it has dropped is passed over",
     "selaras._stores.redis.lua.turn:script: and #REQ[5] > 0 then -> >=": "of no queues it waits in none",
     "selaras._stores.redis.packing:_head_of: len(self._heads) >= PROFILES_MOST -> len(self._heads) > PROFILES_MOST": _ONE_MORE,
+    "selaras._stores.redis.wire:send_for: within_s < self._least_s -> within_s <= self._least_s": "the same is put in its place",
     "selaras._stores.sqlite.cells:_OWNED_BY: = ? AND job = -> OR": "a home gives a fence once, and they are compared",
     "selaras._stores.sqlite.cells:_intents_of: (owned := self._owned_on.pop(job, None)) is not None -> "
     "(owned := self._owned_on.pop(job, None)) is None": _FEWER_READS,
@@ -129,6 +130,7 @@ EXPLAINED: Final[dict[str, str]] = {
     "event could void",
     "selaras._stores.sqlite.log:news: 0 < behind <= NEWS_MOST -> 0 <= behind <= NEWS_MOST": "no event of the tail's position "
     "has another id than the tail",
+    "selaras._stores.sqlite.log:trim: self.flush() -> pass": "what this step has appended is younger than all that is trimmed",
     "selaras._stores.sqlite.rows:_facts_of: row.input is not None -> row.input is None": "who was given an input was given "
     "positions with it, and they are kept together",
     "selaras._stores.sqlite.short:_succeed: execute('RELEASE plain') -> pass": "the commit releases it",

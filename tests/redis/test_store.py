@@ -81,6 +81,7 @@ async def test_no_store_is_made_where_a_full_server_would_throw_jobs_away(caplog
         async with opened(server.url, partitions=1) as store:
             record, _ = await store.partitions[0].job("j", START)
             assert record is not None
+            assert len(caplog.messages) == 1
             await asyncio.to_thread(server.call, "CLIENT", "KILL", "TYPE", "normal")
             before = await store.partitions[0].events_since(START)
             (said,) = caplog.messages
