@@ -439,3 +439,47 @@ async def test_a_master_that_is_killed_is_replaced_by_its_replica_under_load() -
             assert all(now > then for now, then in zip(last, before, strict=True))  # all go on
             assert all("may have been done" in str(error) for error in failed)  # replies lost with the master
             assert len(failed) <= 16
+
+
+async def test_a_server_of_another_kind_is_called_what_it_is() -> None:
+    with Sentinels() as sentinels:
+        sentinel, master = sentinels.sentinels[0].address, sentinels.master.address
+        for url, said in (
+            (f"redis://{sentinel[0]}:{sentinel[1]}", r"is a sentinel: say so, redis\+sentinel://"),
+            (f"redis+sentinel://{master[0]}:{master[1]}/main", "is no sentinel"),
+            (f"redis+cluster://{master[0]}:{master[1]}", "is no node of a cluster: say redis://"),
+        ):
+            with pytest.raises(StoreRefused, match=said):
+                await World(url).link.open()
+
+
+async def test_to_open_a_store_waits_for_what_passes_but_not_for_what_is_not_there(redis_server: RedisServer) -> None:
+    cuts = 0
+
+    async def cut(greeting: Greeting) -> None:
+        nonlocal cuts
+        cuts += 1
+        if cuts <= 3:
+            redis_server.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await greeting.call(LOOK, ["x"])
+
+    there = World(redis_server.url)
+    there.link.common.greet = cut
+    await there.link.open()
+    assert cuts == 4
+    await there.link.close()
+
+    begun = asyncio.get_running_loop().time()
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        await World("redis://127.0.0.1:1").link.open()
+    assert asyncio.get_running_loop().time() - begun < 1
+
+
+async def test_a_process_that_begins_while_a_master_is_replaced_waits_for_its_successor() -> None:
+    with Sentinels() as sentinels:
+        old = sentinels.master
+        await asyncio.to_thread(old.kill)
+        there = World(f"{sentinels.url}?socket_timeout=15")
+        await there.link.open()
+        assert await there.count() == 1
+        await there.link.close()

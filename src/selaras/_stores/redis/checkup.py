@@ -20,13 +20,10 @@ from selaras._core.errors import SelarasError, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial
 from selaras._stores.redis.errors import RIGHTS_PAGE, meaning_of, told
-from selaras._stores.redis.rights import QUESTION, calls, commands, lacking, rule
+from selaras._stores.redis.rights import QUESTION, calls, commands, lacking, rule, too_old
 from selaras._stores.redis.scripts import LEDGER
 from selaras._stores.redis.topology import Topology, topology_of
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, Word, pack
-
-OLDEST: Final = (7, 0)
-"""Scripts with flags, and `redis.acl_check_cmd`, came with Redis 7.0; every Valkey has them."""
 
 _PINGS: Final = 50
 _SLOW_S: Final = 0.005
@@ -240,7 +237,7 @@ def _server(facts: _Facts, where: str) -> Iterable[Finding]:
     name = "Valkey" if facts.text("server_name") == "valkey" else "Redis"
     version = facts.text("valkey_version") or facts.text("redis_version")
     said = f"{name} {version}"
-    if tuple(int(part) for part in re.findall(r"\d+", facts.text("redis_version"))[:2]) < OLDEST:
+    if too_old(facts.text("redis_version")):
         yield wrong("server", where, said, "Selaras needs Redis 7.0 or any Valkey", version=version)
     else:
         yield fine("server", where, said, version=version)

@@ -19,6 +19,10 @@ class Loading(StoreUnavailable):
     """The server was started and reads what it had kept: it is there, and will answer."""
 
 
+class Passing(StoreUnavailable):
+    """Somebody is there, and what came between passes by itself: a connection that was cut, a master that is being replaced."""
+
+
 class Meaning(Enum):
     """What to do about an error."""
 

@@ -21,8 +21,8 @@ from selaras._core.jobs.retry import Backoff
 from selaras._stores.endings import at_end_of_loop
 from selaras._stores.redis.address import Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial, tls_doubt
-from selaras._stores.redis.errors import RIGHTS_PAGE, Meaning, meaning_of, told
-from selaras._stores.redis.rights import QUESTION, QUESTION_SHA, calls, lacking, vital
+from selaras._stores.redis.errors import RIGHTS_PAGE, Meaning, Passing, meaning_of, told
+from selaras._stores.redis.rights import QUESTION, QUESTION_SHA, calls, lacking, too_old, vital
 from selaras._stores.redis.topology import Topology, redirection
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, Word, pack, rest, tail
 
@@ -254,9 +254,9 @@ class Lines:
             asked_wire = await there.connected(patience)
             await self.common.greet(_Greeting(self, there, asked_wire, index, asking=True))
         if not wire.open:
-            raise StoreUnavailable(f"{endpoint}: {wire.reason}")
+            raise Passing(f"{endpoint}: {wire.reason}")
         if self.common.address.shape == "sentinel" and self.common.topology.place(index) != endpoint:
-            raise StoreUnavailable(f"{endpoint} was replaced meanwhile")
+            raise Passing(f"{endpoint} was replaced meanwhile")
         (self._slow_wires if slow else self.wires)[index] = wire
         return wire
 
@@ -384,6 +384,14 @@ class Node:
         )
         try:
             info = _info(*[await self._ask(wire, "INFO", of) for of in ("SERVER", "REPLICATION", "MEMORY")])
+            if info.get("redis_mode") == "sentinel":
+                raise StoreRefused(
+                    f"{self.endpoint} is a sentinel: say so, redis+sentinel://{self.endpoint}/SERVICE, with the name of what it watches"
+                )
+            if too_old(version := info.get("redis_version", "")):
+                raise StoreRefused(
+                    f"{self.endpoint} is Redis {version}: Selaras needs Redis 7.0 or newer, or any Valkey"
+                )
             if info.get("role") != "master":
                 raise StoreUnavailable(f"{self.endpoint} is a replica, or being made one: it takes no writes")
             self.run_id, self.eviction = info["run_id"], info.get("maxmemory_policy", "")
@@ -411,7 +419,7 @@ class Node:
         try:
             reply = await wire.send(pack(*command), 1, self._lines.common.address.account.connect_s)
         except WireLost as error:
-            raise StoreUnavailable(f"{self.endpoint}: {error}") from error
+            raise Passing(f"{self.endpoint}: {error}") from error
         if isinstance(reply, ReplyError):
             raise told(
                 reply, meaning_of(reply), where=str(self.endpoint), doing=" ".join(str(word) for word in command[:2])
@@ -489,7 +497,7 @@ class _Greeting:
                 return (await self._wire.send(ASKING + packed, 2, within_s))[1]
             return await self._wire.send(packed, 1, within_s)
         except WireLost as error:
-            raise StoreUnavailable(f"{self._node.endpoint}: {error}") from error
+            raise Passing(f"{self._node.endpoint}: {error}") from error
 
 
 async def _shared(task: Task[Wire], patience: Patience, slow: str) -> Wire:

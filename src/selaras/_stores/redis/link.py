@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from selaras._core.errors import StoreUnavailable
+from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Endpoint
-from selaras._stores.redis.errors import FINAL, Loading, Meaning, meaning_of, told
+from selaras._stores.redis.errors import FINAL, Loading, Meaning, Passing, meaning_of, told
 from selaras._stores.redis.lines import ASKING, Command, Common, Lines, Patience, Script
 from selaras._stores.redis.topology import Sentinels, redirection
 from selaras._stores.redis.watch import Watch
@@ -63,19 +63,30 @@ class Link:
         self._watch = Watch(common.topology, self._replaced) if isinstance(common.topology, Sentinels) else None
 
     async def open(self) -> None:
-        """Reach every partition, now; a server that loads its data is waited for. Raises StoreUnavailable, StoreMismatch."""
+        """Reach every partition, now; a server that loads its data is waited for, and so, a while, is one that is being replaced.
+
+        Raises StoreUnavailable, StoreMismatch.
+        """
         self._closed = False
-        lines = self.lines()
-        patience = Patience(LOADED_S, urgent=True)
-        for index in range(self.common.partitions):
+        lines, common = self.lines(), self.common
+        loaded, patience = Patience(LOADED_S, urgent=True), Patience(self._patience_s, urgent=True)
+        for index in range(common.partitions):
             while True:
                 try:
                     await lines.reach(index, Patience(self._patience_s, urgent=True))
                     break
                 except Loading as error:
-                    if not patience.tries:
+                    if not loaded.tries:
                         _log.warning("%s; it is waited for, %g s at most", error, LOADED_S)
-                    await patience.again(self.common.entropy, error)
+                    await loaded.again(common.entropy, error)
+                except (StoreRefused, StoreMismatch):
+                    raise
+                except StoreUnavailable as error:
+                    # One server that cannot be reached is most likely not there; of several, another takes its place.
+                    replaced = common.address.shape != "single" and common.topology.place(index) is not None
+                    if not (replaced or isinstance(error, Passing)):
+                        raise
+                    await patience.again(common.entropy, error)
 
     async def close(self) -> None:
         """End all connections; what is under way on this loop is waited for, a while."""

@@ -35,6 +35,9 @@ KEYS_ONLY: Final = frozenset({"exists", "mget", "unlink"})
 KEYLESS: Final = frozenset({*_PLAIN, *_CLUSTER, *_REPLICATED, "time"}) - CHANNELS
 """Commands without keys."""
 
+OLDEST: Final = (7, 0)
+"""Scripts with flags, and `redis.acl_check_cmd`, came with Redis 7.0; every Valkey has them."""
+
 QUESTION: Final = """
 local refused = {}
 if redis.acl_check_cmd then
@@ -50,6 +53,11 @@ return refused
 """Asks the server what its user may not do, of the calls that it is given; nothing is done."""
 
 QUESTION_SHA: Final = sha1(QUESTION.encode(), usedforsecurity=False).hexdigest()
+
+
+def too_old(version: str) -> bool:
+    """Whether a server that calls itself `redis_version` so cannot run the scripts."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST
 
 
 @cache

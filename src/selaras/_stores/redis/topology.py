@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import structs
 
-from selaras._core.errors import ConfigurationError, StoreUnavailable
+from selaras._core.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint, Names, RedisAddress
 
 LOOK_S: Final = 1.0
@@ -130,6 +130,10 @@ class Sentinels:
                 continue
             self._follow(sentinel, self.named(answer))
             return
+        if silent and all("unknown command 'SENTINEL'" in said for said in silent):
+            raise StoreRefused(
+                f"{self.sentinels[0]} is no sentinel: name the sentinels' hosts and ports, or the server itself, redis://…"
+            )
         raise StoreUnavailable(f"no sentinel tells the master of {self._service!r}: {'; '.join(silent)}")
 
     def told(self, said: Mapping[Endpoint, Endpoint]) -> bool:
@@ -198,6 +202,8 @@ class Cluster:
             self._learn(node, ranges)
             self.doubted = False
             return
+        if silent and all("cluster support disabled" in said for said in silent):
+            raise StoreRefused(f"{self._seeds[0]} is no node of a cluster: say redis://{self._seeds[0]}")
         raise StoreUnavailable(f"no node of the cluster answers: {'; '.join(silent)}")
 
     def _learn(self, asked: Endpoint, ranges: list[Any]) -> None:
