@@ -72,6 +72,23 @@ class ForgetfulPartition(RedisPartition):
         assert isinstance(row, str), f"nothing stands there: {row}"
         self._server().call("HSET", key, field, written(row.encode(errors="surrogateescape")))
 
+    def damage_marks(self, how: str) -> None:
+        """Let somebody else write over where the last events of tags and families stand: `how` is one of three ways."""
+        call, key = self._server().call, self._names.key(self.index, "marks")
+        if how == "a mark":
+            (mark,) = [member for member in self.members("marks") if member.startswith("1:")]
+            position = call("ZSCORE", key, mark)
+            call("ZREM", key, mark)
+            call("ZADD", key, str(position), "something else")
+        else:
+            call("DEL", key)
+            if how == "another type":
+                call("SET", key, "something else")
+
+    def said(self, field: str) -> str:
+        """Return what the partition says of itself."""
+        return str(self._server().call("HGET", self._names.key(self.index, "meta"), field))
+
     def lose_memory(self, *, events: int) -> None:
         """Forget the last `events` events and all entries: a new epoch."""
         keys = [self._names.key(self.index, name) for name in ("meta", "log")]

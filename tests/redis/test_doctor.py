@@ -132,6 +132,21 @@ async def test_keys_of_another_prefix_are_not_ours(redis_server: RedisServer) ->
     assert "the keys test:{test.0}:*" in finding.found
 
 
+async def test_bytes_that_somebody_else_wrote_are_told_with_where_and_when(redis_server: RedisServer) -> None:
+    async with Selaras(redis_server.url):
+        assert not await said("damage", redis_server.url)
+        redis_server.call("HSET", "selaras:{selaras.0}:meta", "damaged", "1785000000000000 marks")
+
+        [finding] = await said("damage", redis_server.url)
+
+    assert finding.level is Level.WARNING
+    assert (
+        "bytes in marks of partition 0 were not written there by selaras: met last on 2026-07-25 at 17:20"
+        in finding.found
+    )
+    assert "HDEL selaras:{selaras.0}:meta damaged" in finding.remedy
+
+
 async def test_a_wrong_password_is_an_error_that_does_not_show_it(redis_server: RedisServer) -> None:
     redis_server.add_user("app", "right")
     [finding] = await examine(redis_server.url_for("app", "wr0ng"))

@@ -10,9 +10,17 @@ from typing import Final
 
 import msgspec
 import pytest
-from tests.clock import VirtualClock
-from tests.conformance.world import A, B, K, World, after, job
+from tests.clock import SECOND, VirtualClock
+from tests.conformance.world import LEASE, A, B, K, World, after, job, put
 from tests.stores import ForgetfulPartition, clear_servers, make_store
+
+from selaras._contracts.limits import INTENT_GRACE_US, REAP_GRACE_US
+from selaras._core.cache.entry import Standing
+from selaras._core.cache.opening import open_names
+from selaras._core.jobs.job import Edge
+from selaras._core.positions import Scope
+from selaras._stores.redis import records, scripts
+from selaras._stores.redis.records import EXPIRED_PER_TURN, LOST_AT_ONCE
 
 _ENTRY_HEAD: Final = 44
 """Stamp, position, end, size, the value's id: what of an entry is no MessagePack."""
@@ -81,3 +89,144 @@ async def test_what_should_fall_and_does_not_stand_is_forgotten(tmp_path: Path) 
         await world.tend()
 
         assert home.members("falls") == []
+
+
+async def test_a_ready_job_that_is_written_over_counts_as_failed_and_not_as_ready(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.enqueue(job(A), job(B))
+
+        home.overwrite("jobs", A, lambda _: b"\x93" * 70)
+        claims = await worker.claims()
+        await _mended(world)
+
+        (queue,) = await home.queues()
+        assert [claim.job for claim in claims] == [B]
+        assert queue.counts == {"running": 1, "failed": 1}
+
+
+async def test_a_scheduled_job_that_was_written_over_and_looked_at_fails_once(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.enqueue(job(A, delay_us=SECOND))
+
+        home.overwrite("jobs", A)
+        assert await world.state(A) == "failed"
+        world.clock.advance(2 * SECOND)
+        assert await worker.claims() == ()
+        await _mended(world)
+
+        (queue,) = await home.queues()
+        assert queue.counts == {"failed": 1}
+
+
+async def _mended(world: World) -> None:
+    while (await world.tend()).again:
+        pass
+
+
+@pytest.mark.parametrize("how", ["a mark", "all marks", "another type"])
+async def test_when_marks_are_damaged_no_value_is_served_that_they_may_have_voided(tmp_path: Path, how: str) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.cache(K, tags=("t",))
+        await world.cache("another")
+        await world.enqueue(job(A))
+        await world.invalidate(tags=("t",))
+        assert await world.miss(K)
+
+        home.damage_marks(how)
+        await world.tend()
+
+        assert await world.value(K) is None
+        assert await world.value("another") is None  # nobody knows any more what was voided
+        assert home.said("damaged").endswith(" marks")
+        await world.invalidate(tags=("t",))
+        assert [claim.job for claim in await worker.claims()] == [A]
+
+
+async def test_when_marks_are_lost_a_tag_that_somebody_writes_stays_open(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        (name,) = open_names(Scope.TAG, "t", 1)
+        await world.enqueue(job(A, writes=(name,)))
+        claim = await worker.claim()
+
+        home.damage_marks("all marks")
+        await world.tend()
+        token = await world.miss(K)
+        is_stored = await world.fill(token, put(K, tags=("t",)))
+        await worker.end(claim)
+
+        assert not is_stored
+
+
+# -- what one script does is bounded
+
+
+async def test_a_turn_lets_go_of_a_bounded_number_of_jobs_that_have_expired(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        late = [job(f"late-{number}", expires_in_us=SECOND) for number in range(EXPIRED_PER_TURN + 20)]
+        await world.enqueue(*late, job(A))
+        world.clock.advance(2 * SECOND)
+
+        first = await worker.turn()
+        (queue,) = await home.queues()
+        second = await worker.turn()
+
+        assert (first.claims, first.more) == ((), True)
+        assert queue.counts == {"expired": EXPIRED_PER_TURN, "ready": 21}
+        assert [claim.job for claim in second.claims] == [A]
+
+
+async def test_what_waits_for_a_job_that_expires_unclaimed_is_claimed_with_the_same_turn(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, _):
+        worker = await world.worker()
+        await world.enqueue(job(A, expires_in_us=SECOND), job("c", priority=-1))
+        await world.enqueue(job(B, priority=9, parents=after(A, Edge.FINISHED)))
+        world.clock.advance(2 * SECOND)
+
+        claims = await worker.claims()
+
+        assert [claim.job for claim in claims] == [B, "c"]
+
+
+async def test_attempts_of_many_lost_workers_are_taken_from_them_in_steps(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, _):
+        await world.enqueue(*(job(f"job-{number}") for number in range(3 * LOST_AT_ONCE // 2)))
+        for _ in range(3):
+            worker = await world.worker()
+            assert len(await worker.claims(limit=LOST_AT_ONCE // 2)) == LOST_AT_ONCE // 2
+        world.clock.advance(LEASE + SECOND)
+        await world.tend()
+        world.clock.advance(REAP_GRACE_US + LEASE)
+
+        first, second, third = [await world.tend() for _ in range(3)]
+
+        assert [(one.lost, one.again) for one in (first, second)] == [(LOST_AT_ONCE, True), (LOST_AT_ONCE // 2, False)]
+        assert third.lost == 0
+
+
+async def test_of_more_intents_than_one_script_looks_through_a_damaged_one_stands_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "OWNERS_MOST", 2)
+    for cached in (scripts.script, scripts.pieces, scripts.constants):
+        cached.cache_clear()
+    try:
+        async with on_server("redis-1", tmp_path) as (world, home):
+            worker = await world.worker()
+            await world.enqueue(*(job(f"job-{number}", writes=(f"key-{number}",)) for number in range(4)))
+            await worker.claims()
+
+            home.overwrite("intents", "key-3")
+            standing = await world.look("key-3")
+            (intent,) = await home.intents("key-3")
+
+            assert standing == Standing()
+            assert (intent.job, intent.until_us - world.clock.wall_us()) == ("", 100 * INTENT_GRACE_US)
+    finally:
+        monkeypatch.undo()
+        for cached in (scripts.script, scripts.pieces, scripts.constants):
+            cached.cache_clear()

@@ -10,6 +10,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from msgspec import Struct, structs
@@ -158,6 +159,10 @@ async def _examined(
     if facts is not None and facts.text("cluster_enabled") == "1":
         async for finding in _cluster(patient):
             yield finding
+    for index in held:
+        damaged = await _damaged(patient, names, index)
+        if damaged is not None:
+            yield damaged
     async for finding in _keys(patient, address, names, held, partitions):
         yield finding
 
@@ -463,6 +468,22 @@ async def _keys(
         yield fine("neighbours", patient.where, f"other stores here: {', '.join(sorted(others))}")
     if cursor != b"0":
         yield fine("keys", patient.where, f"the first {scanned:,} keys were looked at")
+
+
+async def _damaged(patient: _Patient, names: Names, index: int) -> Finding | None:
+    """Tell of bytes that scripts have met and did not write: what it cost is put right, and who did it may do it again."""
+    said = await patient.ask("HGET", names.key(index, "meta"), "damaged")
+    at, _, what = said.decode(errors="replace").partition(" ") if isinstance(said, bytes) else ("", "", "")
+    if not at.isdigit():
+        return None
+    when = datetime.fromtimestamp(int(at) / 1e6, UTC)
+    return doubtful(
+        "damage",
+        patient.where,
+        f"bytes in {what} of partition {index} were not written there by selaras: met last on {when:%Y-%m-%d at %H:%M} UTC",
+        "what was lost is told by the server's log and by failed jobs (CorruptBytes). Find out what else writes under this "
+        f"prefix; then: HDEL {names.key(index, 'meta')} damaged",
+    )
 
 
 _META: Final = re.compile(r"(?P<prefix>.*):\{(?P=prefix)\.0\}:meta", re.DOTALL)

@@ -37,6 +37,15 @@ LOOKED_AT: Final = 20
 MENDED_AT_ONCE: Final = 200
 """Jobs or lines that one round of housekeeping looks at: as a rule, and once something was met that was written over."""
 
+EXPIRED_PER_TURN: Final = 1_000
+LOST_AT_ONCE: Final = 1_000
+"""Jobs that expired while they were ready, that a turn which meets them lets go; attempts that a round of housekeeping takes
+from lost workers, unless one alone had more. The next one goes on.
+"""
+
+OWNERS_MOST: Final = 20_000
+"""Intents among which one script looks for those of keys that were written over."""
+
 PUSHED_MOST: Final = 16
 """Events that are said where a log's growth is: of more, only that there are."""
 

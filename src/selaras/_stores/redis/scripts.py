@@ -436,7 +436,10 @@ def constants(group: str) -> Mapping[str, str]:
     if group == "LIMIT":
         return {name: str(value) for name, value in vars(limits).items() if isinstance(value, int)} | {
             name: str(getattr(records, name))
-            for name in ("PAGE", "MENDED_LEASE_US", "MENDED_AT_ONCE", "LOOKED_AT", "ARRANGED_AT_ONCE", "PUSHED_MOST")
+            for name in (
+                *("PAGE", "MENDED_LEASE_US", "MENDED_AT_ONCE", "LOOKED_AT", "ARRANGED_AT_ONCE", "PUSHED_MOST"),
+                *("EXPIRED_PER_TURN", "LOST_AT_ONCE", "OWNERS_MOST"),
+            )
         }
     if group == "STATE":
         return {state.name: str(code) for state, code in STATES.items()}

@@ -59,18 +59,44 @@ local function unowned(member)
     return tonumber(home), rest:sub(1, length), rest:sub(length + 1)
 end
 
+-- Who stands in `owners`, by key: at most so many are looked at, and once a script. Returns also whether these are all.
+local owners_by_key, are_all_owners
+local function owners_of(key)
+    if not owners_by_key then
+        owners:flush()
+        local found = call('ZRANGE', K.owners, '-', '(' .. ABSENT, 'BYLEX', 'LIMIT', 0, LIMIT.OWNERS_MOST)
+        owners_by_key = {}
+        for _, member in ipairs(found) do
+            local home, job, its = unowned(member)
+            if home then
+                owners_by_key[its] = owners_by_key[its] or {}
+                table.insert(owners_by_key[its], {home, job})
+            end
+        end
+        are_all_owners = #found < LIMIT.OWNERS_MOST
+    end
+    return owners_by_key[key] or {}, are_all_owners
+end
+
+-- The marks are not what they were: what intents open is open.
+local function cells_open_again()
+    owners_of('')
+    for key in pairs(owners_by_key) do
+        if opened_by(key) and intents:get(key) then log_open(key) end
+    end
+end
+
 -- What is made of a list of intents that was written over: whoever had one there has one yet, for nothing may be stored
--- there before his end. Where nobody is found, one stands for a grace.
+-- there before his end. Where nobody is found, one stands for a grace; a longer one where not everybody was looked at.
 local function mend_intents(key)
     local here = {}
-    owners:flush()
-    for _, member in ipairs(call('ZRANGE', K.owners, '-', '(' .. ABSENT, 'BYLEX')) do
-        local home, job, its = unowned(member)
-        if its == key then here[#here + 1] = {home, job, SOMEBODY, NOW, M.position, false, false, 0, M.epoch} end
+    local found, are_all = owners_of(key)
+    for place, owner in ipairs(found) do
+        here[place] = {owner[1], owner[2], SOMEBODY, NOW, M.position, false, false, 0, M.epoch}
     end
-    if #here == 0 then
-        local member, until_us = owner_prefix(M.index, '') .. key, NOW + LIMIT.INTENT_GRACE_US
-        here[1] = {M.index, '', SOMEBODY, NOW, M.position, false, false, until_us, M.epoch}
+    if #here == 0 or not are_all then
+        local member, until_us = owner_prefix(M.index, '') .. key, NOW + LIMIT.INTENT_GRACE_US * (are_all and 1 or 100)
+        here[#here + 1] = {M.index, '', SOMEBODY, NOW, M.position, false, false, until_us, M.epoch}
         owners:add(member)
         falls:add(member, until_us)
     end

@@ -35,7 +35,13 @@ if not ledger and not is_new then -- it was written over: what it said is reckon
     if not (is_read and position >= 0 and position < 2 ^ 52 and event_id >= 0 and event_id < 2 ^ 52) then
         position, event_id = 0, 0
     end
-    local length = #call('LRANGE', K.log, 0, -1)
+    local length, step = 0, 67108864 -- how long the log is, without reading it
+    while step >= 1 do
+        if #call('LRANGE', K.log, length + step - 1, length + step - 1) > 0 then
+            length = length + step
+        end
+        step = step / 2
+    end
     M.partitions, M.index = partitions, index_
     M.position, M.event_id = math.max(position, length), event_id
     M.before_position = M.position - length + 1

@@ -169,7 +169,8 @@ local function dead_letter(id, ticket, dyn, is_unreadable)
     row[ROW.error], row[ROW.reason], row[ROW.ended_us] = CORRUPT, WHY_CORRUPT, NOW
     row[ROW.keep_until_us] = NOW + row.profile[PROFILE.failed_ttl_us]
     row[ROW.is_awaited] = true
-    if not row.profile.is_scope then
+    local is_counted = byte(ticket) == 120 and was[ROW.way] ~= WAY.OTHER -- failed before, and since then taken for a plain one
+    if not (is_counted or row.profile.is_scope) then
         count_jobs(row.profile[PROFILE.queue], STATE.FAILED, 1)
     end
     ended:add(row.number8 .. id, row[ROW.keep_until_us])

@@ -121,7 +121,7 @@ local function log_trim()
     local trimmed = last - M.before_position
     if trimmed <= 0 then return 0 end
     local forgotten = {}
-    for _, name in ipairs(call('ZRANGE', K.marks, '(0', last, 'BYSCORE')) do
+    for _, name in ipairs(call('ZRANGE', K.marks, '(0', last, 'BYSCORE', 'LIMIT', 0, 20000)) do
         if name:sub(1, 2) == SCOPE.TAG .. ':' then forgotten[#forgotten + 1] = name end
     end
     if #forgotten > 0 then

@@ -115,6 +115,53 @@ local function mend_line_by_name(name)
     end
 end
 
+-- How many are ready in a queue its lanes say, whatever became of a job that could not say where it stood.
+local function recount_ready()
+    ready:flush()
+    local counts = call('HGETALL', K.counts)
+    for i = 1, #counts, 2 do
+        local field, said = counts[i], tonumber(counts[i + 1]) or 0
+        if byte(field) == 48 + STATE.READY then
+            local queue = text(field, 2)
+            local lanes = struct.pack('>I2c0', #queue, queue)
+            local standing = call('ZLEXCOUNT', K.ready, '[' .. lanes, '(' .. lanes .. '\255')
+            count_jobs(queue, STATE.READY, standing - said - (counted[field] or 0))
+        end
+    end
+end
+
+-- Looks at some of the marks. Where one is none, or they are gone, nobody knows of which tags and families the last events
+-- are not known any more: a new epoch begins, and no value of the old one is served.
+local function mend_marks()
+    local kept = redis.pcall('ZSCORE', K.marks, ABSENT)
+    local is_sound = type(kept) == 'string'
+    if type(kept) == 'table' then
+        call('UNLINK', K.marks)
+    elseif is_sound then
+        local came = tonumber(call('HGET', K.meta, 'sweep:marks') or 0) or 0
+        local found = call('ZRANGE', K.marks, string.format('%d', came), string.format('%d', came + LIMIT.MENDED_AT_ONCE - 1))
+        for _, mark in ipairs(found) do
+            if mark ~= ABSENT and not string.find(mark, '^[' .. SCOPE.TAG .. SCOPE.FAMILY .. ']:') then
+                is_sound = false
+                call('ZREM', K.marks, mark)
+            end
+        end
+        local at = #found == LIMIT.MENDED_AT_ONCE and came + LIMIT.MENDED_AT_ONCE or 0
+        if at ~= came then
+            call('HSET', K.meta, 'sweep:marks', string.format('%d', at))
+        end
+    end
+    if not is_sound then
+        damage('marks')
+        call('ZADD', K.marks, 0, ABSENT)
+        log_begin_epoch(M.epoch + 1)
+        call('HSET', K.meta, 'epoch', M.epoch)
+        cells_forget()
+        M.last_mark = M.position
+        cells_open_again()
+    end
+end
+
 -- Goes on with it. Returns whether there is more that is urgent.
 local function mend_some()
     local looked = call('HMGET', K.meta, 'mend', 'look')
@@ -140,8 +187,11 @@ local function mend_some()
         call('HSET', K.meta, field, 'lines 0')
     else
         call('HDEL', K.meta, field)
-        is_damaged = is_damaged and field == 'look'
-        return is_damaged
+        recount_ready()
+        if field == 'mend' then
+            is_damaged = false
+        end
+        return is_damaged ~= false
     end
     return field == 'mend'
 end

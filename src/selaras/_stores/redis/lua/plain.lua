@@ -389,7 +389,7 @@ local function claim_all(instance, turn, names, tasks, full, limit)
         return claims, taken, preimages, false
     end
     local commons = { p = {}, l = {} } -- flag, profile -> what rows of one claim have in common
-    local left, aside = limit, 0
+    local left, aside, expired = limit, 0, 0
     while true do
         ready:flush()
         local most = math.min(math.max(left + 1, next(full) and LIMIT.ASIDE_AT_ONCE or 0), 1000)
@@ -490,16 +490,23 @@ local function claim_all(instance, turn, names, tasks, full, limit)
                 write_plain()
                 if row[ROW.expires_us] > 0 and row[ROW.expires_us] <= NOW then
                     expire_one(row)
-                    outcome = 'again' -- its line goes on with another
-                    break
+                    expired = expired + 1
+                    if expired == LIMIT.EXPIRED_PER_TURN then
+                        outcome = 'more'
+                        break
+                    elseif row.extra[EXTRA.line] ~= '' or row[ROW.is_awaited] then
+                        outcome = 'again' -- its line goes on with another, or somebody waited for its end
+                        break
+                    end
+                else
+                    local told = claim(row, instance, turn)
+                    taken[#taken + 1], taken[#taken + 2] = id, told[2]
+                    if #told[7] > 0 then
+                        preimages[#preimages + 1] = { id, told[7] }
+                    end
+                    claims[#claims + 1] = told
+                    left = left - 1
                 end
-                local told = claim(row, instance, turn)
-                taken[#taken + 1], taken[#taken + 2] = id, told[2]
-                if #told[7] > 0 then
-                    preimages[#preimages + 1] = { id, told[7] }
-                end
-                claims[#claims + 1] = told
-                left = left - 1
             end
         end
         write_plain()

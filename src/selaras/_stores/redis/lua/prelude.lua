@@ -116,7 +116,7 @@ local is_damaged = false
 -- Something stored is not what was written: the server's log says so, and housekeeping looks through all of it (`mend`).
 local function damage(where)
     if not is_damaged then
-        is_damaged = true
+        is_damaged = where
         redis.log(redis.LOG_WARNING, 'selaras: ' .. SCRIPT .. ' met bytes in ' .. where .. ' that were not written there by it')
     end
     return nil
@@ -356,6 +356,7 @@ local function flush()
     end
     if is_damaged then
         call('HSETNX', K.meta, 'mend', 'jobs 0')
+        call('HSET', K.meta, 'damaged', string.format('%.0f ', NOW) .. is_damaged) -- for the doctor
     end
     if wrote or M.position ~= OLD_POSITION or struct.pack(LEDGER, unpack(M)) ~= ledger then
         M.time = NOW -- from here on; a script that wrote nothing was nowhere in time

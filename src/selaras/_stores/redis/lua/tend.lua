@@ -2,7 +2,7 @@
 -- uses: log, rows, cells, jobs, mending
 -- arguments: limit
 -- keys: none
--- cost: O(limit log N), and O(M) for M attempts of lost workers        -- promise: atomic
+-- cost: O(limit log N), O(I) for I instances, and O(M) for M attempts of lost workers: of several, in steps        -- promise: atomic
 -- flags: allow-oom
 
 local expiry = index(K.expiry)
@@ -11,6 +11,7 @@ local offers = index(K.offers)
 local far = index(K.far)
 local strays = index(K.strays)
 local limit = REQ[1]
+mend_marks()
 local promoted = promote(limit)
 
 -- The first look at an expired lease suspects, the second, a grace later, settles as lost (P19).
@@ -27,8 +28,13 @@ end
 table.sort(late, function(a, b)
     return a[2][HOLDER.code] < b[2][HOLDER.code]
 end)
+local are_left = false
 for _, one in ipairs(late) do
     local instance, holder = one[1], one[2]
+    if lost >= LIMIT.LOST_AT_ONCE then
+        are_left = true
+        break
+    end
     if holder[HOLDER.suspected_us] == 0 then
         holder[HOLDER.suspected_us] = NOW
         holders:set(instance, holder)
@@ -134,7 +140,7 @@ end
 local is_mending = mend_some()
 local trimmed = log_trim()
 wake_all()
-local is_more = promoted == limit or expired == limit or forgotten == limit or fallen == limit or #registered == limit or M.tellings > 0 or is_mending or is_arranging
+local is_more = promoted == limit or expired == limit or forgotten == limit or fallen == limit or #registered == limit or M.tellings > 0 or is_mending or is_arranging or are_left
 return finish(
     promoted, suspected, lost, expired, forgotten, #unroutable, trimmed, is_more and 1 or 0, cells_orphans(NOW - LIMIT.ORPHAN_US), has_effects()
 )
