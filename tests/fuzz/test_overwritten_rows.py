@@ -128,6 +128,7 @@ class Shop:
         self.price, self.note, self.reprice, self.line = price, note, reprice, line
 
     async def fill(self) -> None:
+        await self.price.invalidate_all()
         for n in range(JOBS):
             assert await self.price(n) == n * 1.5
             await self.note.options(id=f"note-{n}").enqueue(f"note-{n}", n)
