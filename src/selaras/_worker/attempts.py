@@ -231,13 +231,14 @@ class Roster:
             self._slots[mode].share = 0.7 * self._slots[mode].share + 0.3 * share * theirs
 
     def _start(self, held: Held) -> None:
-        if not self.running:
-            self.emptied.clear()
-            self.occupied.set()
+        was_empty = not self.running
         self.running.add(held)
         held.coroutine = coroutine = self._live(held)
         # A context of its own, not a copy of that of the attempt whose end made room: variables must not leak.
         held.task = self._loop.create_task(coroutine, context=self._context.copy())
+        if was_empty:  # whoever waits for that comes after the body
+            self.emptied.clear()
+            self.occupied.set()
 
     # -- a body
 
