@@ -430,8 +430,12 @@ class Cache:
             return (await self.read(slot, fresh)).value
         # Nothing is near and nobody's own, and nobody asks where it came from: most misses are such.
         family = slot.family
-        self._families[family.name] = family
-        since = self._since(family, fresh)
+        level: Any = family.level if fresh is None else fresh
+        if level.__class__ is int:  # as `since_of` has it: of many that join one read each comes by here
+            lag = level * 1_000
+            since = self._now_ns() - (lag if lag < self._max_lag_ns else self._max_lag_ns)  # noqa: FURB136
+        else:
+            since = self._since(family, fresh)
         flights = self._recent
         if flights is None or flights.loop is not get_running_loop():
             flights = self._flights()
@@ -450,6 +454,7 @@ class Cache:
             finally:
                 flight.riders -= 1
         else:
+            self._families[family.name] = family
             outcome = await self._far(slot, Need(since), fresh, None)
         try:
             return outcome.take(family)
@@ -695,8 +700,6 @@ class Cache:
 
     def _since(self, family: Family, fresh: Level | None) -> int:
         level = family.level if fresh is None else fresh
-        if isinstance(level, int):  # as `since_of` has it: each of many that join one read comes by here
-            return self._now_ns() - min(level * 1_000, self._max_lag_ns)
         now = self.instant() if level == "strict" else self._now_ns()
         return since_of(level, now_ns=now, max_lag_ns=self._max_lag_ns)
 

@@ -255,36 +255,32 @@ class Loading:
         return list(await asyncio.gather(*(self._see(index, flights) for index, flights in trips.items())))
 
     async def _see(self, index: int, flights: Sequence[Flight]) -> _Sight:
-        follower = self._followers[index]
         gate = flights[0].voyage.flights.looks
         if not gate.enters():  # whoever is through waits for the store alone, so everybody gets through
             await gate.turn()
         try:
-            return await self._see_now(follower, flights)
-        finally:
-            gate.leave()
-
-    async def _see_now(self, follower: Follower, flights: Sequence[Flight]) -> _Sight:
-        sent = self._instant()
-        if not follower.breaker.lets(sent):
-            return _Sight(None)
-        large = self._storable.large
-        requests = [
-            ReadRequest(
-                f.slot.key,
-                f.slot.family.name,
-                0 if f.slot.key in large else f.slot.family.lease_us(),
-                f.distrust,
-                f.renews,
-            )
-            for f in flights
-        ]
-        try:
-            reply = await self.answer(follower, self._partitions[follower.index].read(requests, follower.applied))
+            follower = self._followers[index]
+            sent = self._instant()
+            if not follower.breaker.lets(sent):
+                return _Sight(None)
+            large = self._storable.large
+            requests = [
+                ReadRequest(
+                    f.slot.key,
+                    f.slot.family.name,
+                    0 if f.slot.key in large else f.slot.family.lease_us(),
+                    f.distrust,
+                    f.renews,
+                )
+                for f in flights
+            ]
+            reply = await self.answer(follower, self._partitions[index].read(requests, follower.applied))
+            trusted = self._heard(follower, reply.news, sent)
+            return _Sight(reply.looks, reply.news.tail.position, sent, trusted)
         except StoreUnavailable:
             return _Sight(None)
-        trusted = self._heard(follower, reply.news, sent)
-        return _Sight(reply.looks, reply.news.tail.position, sent, trusted)
+        finally:
+            gate.leave()
 
     async def glance(self, slot: Slot) -> tuple[Entry | None, int | None]:
         """Look at one key without asking for a token. Returns the entry, its ttl over or not, and the version floor."""

@@ -200,43 +200,43 @@ def looks_generated(id: str) -> bool:
 
 
 class Processes:
-    """The process state of an app: one a process, made at first need and after a fork."""
+    """The process state of an app: one a process, made at first need and after a fork. `current`: if there is one by now."""
 
     def __init__(self, make: Callable[[], Process]) -> None:
         self._make = make
         self._lock = Lock()
-        self._current: Process | None = None
+        self.current: Process | None = None
         _every.add(self)
 
     def here(self) -> Process:
         """Return this process's state."""
-        current = self._current
+        current = self.current
         if current is not None:
             return current
         with self._lock:
-            if self._current is None:
-                self._current = self._make()
-            return self._current
+            if self.current is None:
+                self.current = self._make()
+            return self.current
 
     async def close_here(self) -> None:
         """Close what the running loop has opened, if anything is."""
-        current = self._current
+        current = self.current
         if current is not None:
             await current.close()
 
     def forget(self) -> None:
         """Start anew: what the parent had open stays the parent's."""
         self._lock = Lock()
-        self._current = None
+        self.current = None
 
     @contextmanager
     def standing_in(self, process: Process) -> Generator[Process]:
         """Let another state be this process's for a while: tests run a program on a store and clock of theirs."""
-        before, self._current = self._current, process
+        before, self.current = self.current, process
         try:
             yield process
         finally:
-            self._current = before
+            self.current = before
 
 
 _every: Final[WeakSet[Processes]] = WeakSet()

@@ -85,7 +85,7 @@ class Key(Generic[V]):
 
     async def get(self, fresh: Fresh | None = None) -> V:
         """Read through. Inside a job no level goes below "causal"."""
-        process = self._program.process()
+        process = self._program.processes.current or self._program.process()
         if not process.opened:
             await process.open()
         value: V = await process.cache.get(self.slot, None if fresh is None else level_of(fresh))
