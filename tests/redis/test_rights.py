@@ -53,6 +53,8 @@ def test_the_list_is_what_the_scripts_call() -> None:
     assert set(vital("single")) == (called - {"spublish"}) | plain
     assert set(vital("cluster")) == called | plain | {"asking", "cluster|slots", "ssubscribe", "sunsubscribe"}
     assert called <= set(commands("cluster"))
+    assert {*commands("single", replicated=True)} - {*commands("single")} == {"wait"}
+    assert "+wait" in rule("selaras", "single", replicated=True).split()
 
 
 @pytest.mark.parametrize("shape", ["single", "cluster"])
