@@ -119,6 +119,8 @@ EXPLAINED: Final[dict[str, str]] = {
     "selaras._stores.redis.lua.turn:script: and #REQ[5] > 0 then -> >=": "of no queues it waits in none",
     "selaras._stores.redis.packing:_head_of: len(self._heads) >= PROFILES_MOST -> len(self._heads) > PROFILES_MOST": _ONE_MORE,
     "selaras._stores.redis.wire:send_for: within_s < self._least_s -> within_s <= self._least_s": "the same is put in its place",
+    "selaras._stores.redis.wire:_tick: silent_s >= self._silence_s -> silent_s > self._silence_s": "no two instants lie just so "
+    "far apart",
     "selaras._stores.sqlite.cells:_OWNED_BY: = ? AND job = -> OR": "a home gives a fence once, and they are compared",
     "selaras._stores.sqlite.cells:_intents_of: (owned := self._owned_on.pop(job, None)) is not None -> "
     "(owned := self._owned_on.pop(job, None)) is None": _FEWER_READS,
