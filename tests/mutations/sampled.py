@@ -114,6 +114,8 @@ _LONG_WAY: Final = "the batch is not let in, and goes the long way, job by job"
 EXPLAINED: Final[dict[str, str]] = {
     "selaras._cache.follower:heard: news.tail.position > self.applied.position -> news.tail.position >= "
     "self.applied.position": "`_apply` passes over events up to what was applied: of an equal tail, over all of them",
+    "selaras._stores.redis.lines:_ask_aside: await rest(PROBE_S / 8) -> pass": "a sound connection is given up, and made anew, "
+    "when what was written before the answer to the other one arrives after it",
     "selaras._stores.redis.lua.rows:promote: due:flush() -> nothing": "what this script has put there is not due yet, and "
     "what it has dropped is passed over",
     "selaras._stores.redis.lua.turn:script: and #REQ[5] > 0 then -> >=": "of no queues it waits in none",

@@ -72,6 +72,7 @@ class _Way(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._reader = cast("asyncio.Transport", transport)
+        self._proxy._ways.add(self)
         if not self._is_reply:
             self._proxy._dial(self._link)
 
@@ -124,6 +125,7 @@ class _Way(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._ended = True
+        self._proxy._ways.discard(self)
         self._proxy._links.pop(self._link, None)
         if self._link.swallows and not self._is_reply:
             self._link.cut()  # the client is gone: nobody keeps up appearances any more
@@ -152,6 +154,7 @@ class Proxy:
         self._reply_left: int | None = None
         self._swallows = False
         self._links: dict[Link, None] = {}
+        self._ways: set[_Way] = set()  # with an end that is open, if only for what is still under way
         self._dialling: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         # Its time-outs are exact to the microsecond; those of epoll are whole milliseconds.
@@ -280,6 +283,8 @@ class Proxy:
     async def _close(self) -> None:
         await self._refuse()
         self._cut()
+        for way in tuple(self._ways):
+            way.abort()
         for task in self._dialling:
             task.cancel()
         await asyncio.gather(*self._dialling, return_exceptions=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from math import inf, nan
 from random import Random
@@ -12,8 +12,10 @@ from struct import pack
 import msgspec
 import pytest
 from tests.redis.binaries import Binary
+from tests.redis.proxy import Proxy
 from tests.redis.servers import Cluster, RedisServer
 
+from selaras import StoreUnavailable
 from selaras._contracts.limits import NEWS_MOST
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Hit, Look, Miss
@@ -22,6 +24,7 @@ from selaras._core.positions import START, Cursor
 from selaras._stores.redis.address import Names, redis_address
 from selaras._stores.redis.caller import Caller
 from selaras._stores.redis.cells import Cells, decode_news, decode_pushed, value_of
+from selaras._stores.redis.gathered import Call, Gathered, Replies
 from selaras._stores.redis.lines import Common, Greeting
 from selaras._stores.redis.link import Link
 from selaras._stores.redis.scripts import script
@@ -475,6 +478,27 @@ async def test_one_sweep_of_a_store_that_is_small_looks_at_all_of_it_once(
 
     assert redis_server.info("commandstats")["cmdstat_hscan"].startswith("calls=1,")
     assert not await cells.sweep()
+
+
+async def test_a_reply_that_comes_when_its_callers_were_told_of_none_is_dropped(redis_server: RedisServer) -> None:
+    concluded: list[list[str]] = []
+
+    def conclude(items: Sequence[str], _: Cursor, __: Replies) -> tuple[list[None], None]:
+        concluded.append(list(items))
+        return [None] * len(items), None
+
+    with Proxy(redis_server.address) as proxy:
+        async with process(proxy.through(redis_server.url)) as cells:
+            gathered = Gathered(cells._caller, lambda items: Call("intents", items[0]), conclude, urgent=True)
+            await gathered(["first"], START)
+
+            proxy.delay(2.4)
+            with pytest.raises(StoreUnavailable, match="may have been done"):
+                await gathered(["second"], START)
+            proxy.delay(0)
+            await cells.cache_stats()  # its reply comes after that of the second
+
+            assert concluded == [["first"]]
 
 
 # -- a cluster

@@ -375,7 +375,6 @@ class Steps:
         known = self._execute("SELECT instance, number, until_us FROM instances WHERE id = ?", (instance,)).fetchone()
         settled = tuple(self._short.settle(instance, self._number_of(instance), request.settlements, now))
         if known is None:
-            self._wake()
             return HeartbeatReply(enrolled=False, lost=request.held, settled=settled)
         lease_us = _decode_instance(known[0]).lease_us
         until_us, renewed_us = now + lease_us, known[2] - lease_us
