@@ -158,7 +158,7 @@ async def test_a_password_that_is_not_given_is_asked_for(any_binary: Binary) -> 
     with RedisServer(any_binary, password="pw") as server:
         [*_, finding] = await examine(f"redis://127.0.0.1:{server.port}")
     assert "asks for a password: give it in the URL" in finding.found
-    assert finding.remedy.startswith("correct the user name, password")
+    assert finding.remedy.startswith("correct the URL (kind of server, user name, password")
 
 
 async def test_a_database_that_is_not_there_is_a_mistake_of_the_url(redis_server: RedisServer) -> None:
@@ -262,3 +262,17 @@ async def test_a_cluster_is_looked_at_node_by_node() -> None:
         assert [finding for finding in findings if finding.about == "cluster" and str(owner.port) in finding.found], (
             "\n".join(f"{f.about} {f.where} {f.found}" for f in findings)
         )
+
+
+async def test_a_server_of_another_kind_is_called_what_it_is_and_nothing_else_is_advised() -> None:
+    """Keys of other partitions are no leftovers, where a cluster is looked at as one server."""
+    with Cluster(masters=1, replicas=0) as cluster, Sentinels() as sentinels:
+        async with Selaras(cluster.url):
+            pass
+        host, port = cluster.masters[0].address
+        [finding] = await examine(f"redis://{host}:{port}")
+        assert (finding.level, finding.remedy) == (Level.ERROR, f"say redis+cluster://{host}:{port}")
+        host, port = sentinels.sentinels[0].address
+        [finding] = await examine(f"redis://{host}:{port}")
+        assert (finding.level, finding.found) == (Level.ERROR, "a sentinel")
+        assert f"redis+sentinel://{host}:{port}/" in finding.remedy

@@ -197,7 +197,8 @@ def _tell_trouble(event: Reenrolled | LeaseLapsed | SettleRefused | StoreLost | 
             _log.warning("the lease was lost: %s told to stop; going on as new", counted(event.running, "running job"))
         case LeaseLapsed():
             _log.warning(
-                "the lease could not be renewed in time: %s on, none is started",
+                "the lease could not be renewed in time (partition %d): %s on, none is started",
+                event.partition,
                 "1 running job goes" if event.running == 1 else f"{event.running:,} running jobs go",
             )
         case SettleRefused():

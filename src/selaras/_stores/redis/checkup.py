@@ -94,6 +94,10 @@ async def check_up(address: RedisAddress, clock: Clock) -> AsyncIterator[Finding
             return
         try:
             patients[first] = await _patient(first, address.account)
+            other = _of_another_kind(await patients[first].facts(), str(first), address)
+            if other is not None:
+                yield other
+                return
             partitions, findings = await _store(patients[first], address, names)
             topology = await _found(address, names, partitions)
         except SelarasError as error:
@@ -116,6 +120,19 @@ async def check_up(address: RedisAddress, clock: Clock) -> AsyncIterator[Finding
             patient.close()
 
 
+def _of_another_kind(facts: _Facts | None, where: str, address: RedisAddress) -> Finding | None:
+    """Return that the URL takes a server for what it is not: nothing else that is found there would mean what it says."""
+    if facts is None:
+        return None
+    if facts.text("redis_mode") == "sentinel":
+        return wrong(
+            "server", where, "a sentinel", f"say redis+sentinel://{where}/SERVICE, with the name of what it watches"
+        )
+    if facts.text("cluster_enabled") == "1" and address.shape != "cluster":
+        return wrong("server", where, "a node of a cluster", f"say redis+cluster://{where}")
+    return None
+
+
 async def _found(address: RedisAddress, names: Names, partitions: int) -> Topology:
     topology = topology_of(address, names, partitions)
     await topology.discover(ask_once)
@@ -134,7 +151,9 @@ async def _patient(endpoint: Endpoint, account: Account) -> _Patient:
 
 def _way_in(error: Exception) -> str:
     if isinstance(error, StoreRefused):
-        return f"correct the user name, password or database in the URL, or what its user may do ({RIGHTS_PAGE})"
+        return (
+            f"correct the URL (kind of server, user name, password, database), or what its user may do ({RIGHTS_PAGE})"
+        )
     return "start the server, or correct the URL"
 
 
