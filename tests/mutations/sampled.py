@@ -109,6 +109,7 @@ group lets live is tried on the next."""
 _FEWER_READS: Final = "what is not read ahead, or not remembered, is read when it is asked for"
 _WRITES_MORE: Final = "the whole row is written instead of what has moved of it"
 _ONE_MORE: Final = "what is remembered is forgotten one later"
+_SAME_INSTANT: Final = "no two instants lie just so far apart"
 _LONG_WAY: Final = "the batch is not let in, and goes the long way, job by job"
 
 EXPLAINED: Final[dict[str, str]] = {
@@ -116,13 +117,15 @@ EXPLAINED: Final[dict[str, str]] = {
     "self.applied.position": "`_apply` passes over events up to what was applied: of an equal tail, over all of them",
     "selaras._stores.redis.lines:_ask_aside: await rest(PROBE_S / 8) -> pass": "a sound connection is given up, and made anew, "
     "when what was written before the answer to the other one arrives after it",
+    "selaras._stores.redis.gathered:_begin: self._gathered.under_way.add(task) -> pass": "a loop that is at work has its tasks, too",
+    "selaras._stores.redis.lines:finish: self.loop.time() < until -> self.loop.time() <= until": _SAME_INSTANT,
     "selaras._stores.redis.lua.rows:promote: due:flush() -> nothing": "what this script has put there is not due yet, and "
     "what it has dropped is passed over",
     "selaras._stores.redis.lua.turn:script: and #REQ[5] > 0 then -> >=": "of no queues it waits in none",
     "selaras._stores.redis.packing:_head_of: len(self._heads) >= PROFILES_MOST -> len(self._heads) > PROFILES_MOST": _ONE_MORE,
     "selaras._stores.redis.wire:send_for: within_s < self._least_s -> within_s <= self._least_s": "the same is put in its place",
-    "selaras._stores.redis.wire:_tick: silent_s >= self._silence_s -> silent_s > self._silence_s": "no two instants lie just so "
-    "far apart",
+    "selaras._stores.redis.wire:_tick: silent_s >= self._silence_s -> silent_s > self._silence_s": _SAME_INSTANT,
+    "selaras._stores.redis.wire:_tick: silent_s >= self._quiet_s -> silent_s > self._quiet_s": _SAME_INSTANT,
     "selaras._stores.sqlite.cells:_OWNED_BY: = ? AND job = -> OR": "a home gives a fence once, and they are compared",
     "selaras._stores.sqlite.cells:_intents_of: (owned := self._owned_on.pop(job, None)) is not None -> "
     "(owned := self._owned_on.pop(job, None)) is None": _FEWER_READS,

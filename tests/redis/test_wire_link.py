@@ -91,6 +91,24 @@ async def test_nobody_speaks_at_once_over_a_connection_that_holds_as_much_as_it_
         assert there.link.ready(0) is wire
 
 
+async def test_a_connection_that_was_left_is_ended_when_whoever_waits_on_it_has_waited(
+    redis_server: RedisServer,
+) -> None:
+    async with world(redis_server.url_for(query="socket_timeout=0.2")) as there:
+        await there.count()
+        left = there.link.ready(0)
+        assert left is not None
+
+        there.link.lines().leave(left, "its server is not the master")
+        seen = [left.open, await there.count()]
+
+        async with asyncio.timeout(5):
+            while left.open:
+                await asyncio.sleep(0.01)
+        assert seen == [True, 2]
+        assert there.link.ready(0) not in {None, left}
+
+
 async def test_a_lost_memory_is_greeted_before_the_call_is_sent_again(redis_server: RedisServer) -> None:
     async with world(redis_server.url) as there:
         await there.count()
