@@ -121,7 +121,7 @@ EXPLAINED: Final[dict[str, str]] = {
     "selaras._stores.redis.lines:finish: self.loop.time() < until -> self.loop.time() <= until": _SAME_INSTANT,
     "selaras._stores.redis.lua.rows:promote: due:flush() -> nothing": "what this script has put there is not due yet, and "
     "what it has dropped is passed over",
-    "selaras._stores.redis.lua.turn:script: and #REQ[5] > 0 then -> >=": "of no queues it waits in none",
+    "selaras._stores.redis.lua.turn:set_of: and #REQ[5] > 0 then -> >=": "of no queues it waits in none",
     "selaras._stores.redis.packing:_head_of: len(self._heads) >= PROFILES_MOST -> len(self._heads) > PROFILES_MOST": _ONE_MORE,
     "selaras._stores.redis.wire:send_for: within_s < self._least_s -> within_s <= self._least_s": "the same is put in its place",
     "selaras._stores.redis.wire:_tick: silent_s >= self._silence_s -> silent_s > self._silence_s": _SAME_INSTANT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,7 +13,15 @@ from tests.redis.servers import Cluster, RedisServer, Sentinels
 
 from selaras import ConfigurationError, Selaras, StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._contracts.limits import TOLD_PER_STEP
-from selaras._contracts.partition import Fill, HeartbeatRequest, Instance, Invalidation, ReadRequest, TurnRequest
+from selaras._contracts.partition import (
+    Fill,
+    HeartbeatRequest,
+    Instance,
+    Invalidation,
+    JobFilter,
+    ReadRequest,
+    TurnRequest,
+)
 from selaras._core.cache.entry import Hit, Miss
 from selaras._core.codec import checksum
 from selaras._core.jobs.job import Attempt, Fate, NewJob, Parent, Put, Settlement
@@ -184,6 +192,37 @@ async def test_a_failover_begins_a_new_epoch_since_the_replica_may_have_lagged()
 
             assert not await is_hit(store)
             assert await epoch_of(store) > before
+
+
+async def test_what_does_no_more_twice_than_once_is_sent_again_when_its_reply_is_lost(
+    redis_server: RedisServer,
+) -> None:
+    with Proxy(redis_server.address) as proxy:
+        async with opened(proxy.through(redis_server.url)) as store:
+            (partition,) = store.partitions
+            await partition.enqueue([NewJob(id="j", task="t")], START)
+            verbs: list[Callable[[], Awaitable[object]]] = [
+                lambda: partition.enroll(Instance(id="w", lease_us=15_000_000, queues=("default",))),
+                lambda: partition.tend(10),
+                lambda: partition.outbox(10),
+                lambda: partition.reserve("name", "j", 0, ""),
+                lambda: partition.pause("default", paused=True),
+                partition.queues,
+                partition.instances,
+                partition.cache_stats,
+                lambda: partition.jobs(JobFilter(limit=10)),
+                lambda: partition.job("j", START),
+                lambda: partition.intents("k"),
+                lambda: partition.peek(["default"], frozenset({"t"}), 1),
+                lambda: partition.events_since(START),
+                lambda: partition.read([ReadRequest("k")], START),
+                lambda: partition.dismiss("w"),
+            ]
+            for verb in verbs:
+                accepted = proxy.accepted
+                proxy.lose_reply()
+                await verb()
+                assert proxy.accepted > accepted
 
 
 async def test_what_is_enqueued_and_settled_waits_for_a_replica_where_that_was_asked_for() -> None:
