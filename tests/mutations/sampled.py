@@ -118,6 +118,8 @@ EXPLAINED: Final[dict[str, str]] = {
     "selaras._stores.redis.lines:_ask_aside: await rest(PROBE_S / 8) -> pass": "a sound connection is given up, and made anew, "
     "when what was written before the answer to the other one arrives after it",
     "selaras._stores.redis.gathered:_begin: self._gathered.under_way.add(task) -> pass": "a loop that is at work has its tasks, too",
+    "selaras._stores.redis.lines:demoted: self.common.topology.doubt(node.endpoint) -> pass": "whoever connects there next finds "
+    "that it is not the master, and doubts it",
     "selaras._stores.redis.lines:finish: self.loop.time() < until -> self.loop.time() <= until": _SAME_INSTANT,
     "selaras._stores.redis.lua.rows:promote: due:flush() -> nothing": "what this script has put there is not due yet, and "
     "what it has dropped is passed over",

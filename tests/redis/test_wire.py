@@ -193,6 +193,12 @@ async def test_one_who_does_not_speak_the_protocol_is_left() -> None:
             await wire.send(pack("PING"), 1, 5)
 
 
+async def test_what_is_said_before_there_is_a_connection_was_never_sent() -> None:
+    with pytest.raises(WireLost, match="not connected") as lost:
+        await Wire(asyncio.get_running_loop()).send(pack("PING"), 1, 5)
+    assert not lost.value.sent
+
+
 async def test_a_connection_that_ends_without_a_word_has_a_reason_all_the_same() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"-\r\n")  # an error without a text, which answers nothing
