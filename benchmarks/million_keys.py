@@ -64,7 +64,7 @@ async def measured(keys: int) -> dict[str, array[int]]:
         def fill(n: int) -> None:
             """Store a value as a reply of the shared tier does."""
             data = family.family.codec.encode(Product(n, f"product {n}"))
-            cache.learned(
+            cache.settles.learned(
                 family.slot((n,), {}, 1),
                 data,
                 position=position,

@@ -12,8 +12,8 @@ import pytest
 from msgspec import Struct
 from tests.cache.world import Datastore, World, begin
 
-from selaras._cache.cache import MISSING, Cache
-from selaras._cache.family import Family, Slot
+from selaras._cache.cache import Cache
+from selaras._cache.family import MISSING, Family, Slot
 from selaras._contracts.partition import Fill, ReadRequest
 from selaras._contracts.store import Store
 from selaras._core.cache.entry import Miss

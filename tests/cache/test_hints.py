@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cache.world import World
 
-from selaras._cache.cache import HINT_S
+from selaras._cache.hints import HINT_S
 from selaras._contracts.partition import Invalidation
 from selaras._core.positions import Cursor, News, Pushed
 

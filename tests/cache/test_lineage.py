@@ -34,7 +34,8 @@ def with_lineage(world: World, name: str, process: Process, *, jobs: int = 50) -
         where=name,
         by=lambda: ("", "", ""),
     )
-    process.cache.lineage = process.cache._loading._lineage = process.cache._voiding._lineage = lineage
+    cache = process.cache
+    cache.lineage = cache._loading._lineage = cache._voiding._lineage = cache.settles._lineage = lineage
     return lineage
 
 

@@ -14,13 +14,19 @@ from msgspec.structs import replace
 from tests.cache import test_lifetimes as lives, test_rules as rules
 from tests.cache.world import World
 
-from selaras._cache import cache as cache_module, flight as flight_module, loading as loading_module
+from selaras._cache import (
+    cache as cache_module,
+    flight as flight_module,
+    loading as loading_module,
+    proving as proving_module,
+)
 from selaras._cache.cache import Cache
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
 from selaras._cache.loading import Loading
 from selaras._cache.local import LocalEntry, LocalTier
 from selaras._cache.session import Session
+from selaras._cache.settles import Settles
 from selaras._cache.voiding import Voiding
 from selaras._core.cache import freshness, lifetimes
 from selaras._core.cache.freshness import Need
@@ -49,14 +55,14 @@ def proofs_ignore_the_claim(patch: Patch) -> None:
     def proves(need: Need, *, confirmed_ns: int, sent_ns: int = 0, floor_ns: int = 0, **_: Any) -> bool:
         return max(confirmed_ns, sent_ns) > max(need.since_ns, floor_ns)
 
-    patch.setattr(cache_module, "proves", proves)
+    patch.setattr(proving_module, "proves", proves)
 
 
 def the_position_of_the_claim_is_not_used(patch: Patch) -> None:
     def proves(need: Need, *, confirmed_ns: int, sent_ns: int = 0, floor_ns: int = 0, **_: Any) -> bool:
         return max(confirmed_ns, sent_ns) > max(need.since_ns, floor_ns, need.claim_ns)
 
-    patch.setattr(cache_module, "proves", proves)
+    patch.setattr(proving_module, "proves", proves)
 
 
 def receipt_confirms(patch: Patch) -> None:
@@ -79,16 +85,17 @@ def there_is_no_max_lag(patch: Patch) -> None:
     def since_of(level: Any, *, now_ns: int, max_lag_ns: int) -> int:
         return freshness.since_of(level, now_ns=now_ns, max_lag_ns=1 << 62)
 
-    patch.setattr(cache_module, "since_of", since_of)
+    patch.setattr(proving_module, "since_of", since_of)
 
 
 def settled_values_take_the_replys_tail(patch: Patch) -> None:
-    learned = Cache.learned
+    learned = Settles.learned
 
-    def mutant(self: Cache, slot: Any, data: bytes, **kwargs: Any) -> None:
-        learned(self, slot, data, **{**kwargs, "position": self._followers[slot.partition].applied.position})
+    def mutant(self: Settles, slot: Any, data: bytes, **kwargs: Any) -> None:
+        position = self._keeping._followers[slot.partition].applied.position
+        learned(self, slot, data, **{**kwargs, "position": position})
 
-    patch.setattr(Cache, "learned", mutant)
+    patch.setattr(Settles, "learned", mutant)
 
 
 def answers_leave_no_floor(patch: Patch) -> None:

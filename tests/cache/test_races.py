@@ -14,7 +14,7 @@ from tests.cache.world import World, begin
 from tests.clock import SECOND
 from tests.stores import KINDS, clear_servers
 
-from selaras._cache.cache import MISSING
+from selaras._cache.family import MISSING
 from selaras._core.codec import codec_of
 from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.states import JobEvent
@@ -367,7 +367,7 @@ async def test_q7_a_zombie_stores_nothing(world: World) -> None:
 
     await a.enroll()
     settled, _, sent, _ = await a.turn(0, a.settlement(zombie))
-    a.cache.settled(zombie, settled[0], partition=0, sent_ns=sent)
+    a.cache.settles.heard(zombie, settled[0], partition=0, sent_ns=sent)
 
     assert settled[0].refusal is not None
     assert (await a.get(), await b.get()) == (2, 2)

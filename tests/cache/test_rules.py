@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 from tests.cache.world import Process, World, begin
 
-from selaras._cache.cache import MISSING
+from selaras._cache.family import MISSING
 from selaras._cache.follower import Follower
 from selaras._cache.session import SessionKind
 from selaras._contracts.partition import ReadRequest
@@ -143,7 +143,7 @@ async def test_p3_a_value_stored_by_a_settle_has_its_own_position_not_the_replys
 
     # One turn settles A, which stores 1, and claims C, which writes the same key.
     settled, claims, sent, received = await process.turn(0, process.settlement(a), limit=1)
-    process.cache.settled(a, settled[0], partition=0, sent_ns=sent)
+    process.cache.settles.heard(a, settled[0], partition=0, sent_ns=sent)
     world.data.rows[42] = 2  # C commits; its settle will make no event
 
     assert await process.get(fresh="strict") == 2
@@ -191,7 +191,7 @@ async def test_p4_the_local_tier_does_not_replace_newer_by_older_at_one_position
     newer = await other.read(fresh="strict")
     assert newer.value == 1
     entry = await _entry(world, slot.key)
-    process.cache.learned(
+    process.cache.settles.learned(
         slot, entry.value, position=newer.position, stamp=entry.stamp, sent_ns=world.clock.instant_ns()
     )
     assert await process.get() == 1

@@ -198,7 +198,7 @@ class Process:
     async def settle(self, session: Session, event: JobEvent = JobEvent.SUCCEED) -> Settled:
         """End a job, and hear what became of it."""
         settled, _, sent, _ = await self.turn(session.home, self.settlement(session, event))
-        self.cache.settled(session, settled[0], partition=session.home, sent_ns=sent)
+        self.cache.settles.heard(session, settled[0], partition=session.home, sent_ns=sent)
         return settled[0]
 
     def settlement(self, session: Session, event: JobEvent = JobEvent.SUCCEED) -> Settlement:
@@ -240,7 +240,7 @@ class Process:
         sent = self.world.clock.instant_ns()
         reply = await self.partition().settle(self.name, [self.settlement(session, event)], self.cursor(0))
         self.cache.heard(0, reply.news, sent)
-        self.cache.settled(session, reply.settled[0], partition=0, sent_ns=sent)
+        self.cache.settles.heard(session, reply.settled[0], partition=0, sent_ns=sent)
 
 
 class World:

@@ -13,23 +13,27 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
 from selaras._cache.auditing import Auditor, Reader
-from selaras._cache.family import Family, Reading, Slot, lag_us_of
+from selaras._cache.family import MISSING, Family, Reading, Slot, lag_us_of
 from selaras._cache.flight import Alone, Flights, Outcome, Stale
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
-from selaras._cache.histories import Seen
+from selaras._cache.hints import Hints
 from selaras._cache.host import HostTier
+from selaras._cache.instants import Instants
 from selaras._cache.keeping import Keeping
 from selaras._cache.lineage import Lineage
 from selaras._cache.loading import Loading
 from selaras._cache.local import READS_COUNTED, LocalEntry, LocalTier, count_read
+from selaras._cache.private import Private
+from selaras._cache.proving import Proving
 from selaras._cache.session import SESSION, Session, session_here
-from selaras._cache.storable import Storable, opened
+from selaras._cache.settles import Settles
+from selaras._cache.storable import Storable
 from selaras._cache.voiding import Voiding
 from selaras._cache.warming import Warming
 from selaras._cache.window import Window
@@ -37,32 +41,14 @@ from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.shelf import Shelf
 from selaras._contracts.store import Store
 from selaras._core.cache.consistency import Ledger
-from selaras._core.cache.entry import Entry
 from selaras._core.cache.events import CacheEvent, SharedTierBack, SharedTierLost
-from selaras._core.cache.freshness import Level, Need, may_join, proves, since_of
-from selaras._core.cache.lifetimes import note_of
-from selaras._core.cache.lineage import What
-from selaras._core.cache.packing import unpacked
-from selaras._core.codec import CorruptBytes, checksum
+from selaras._core.cache.freshness import Level, Need, may_join
+from selaras._core.codec import CorruptBytes
 from selaras._core.errors import StoreUnavailable, WouldDeadlock
-from selaras._core.jobs.job import Settled
-from selaras._core.positions import News, Pushed, nothing_pushed
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "<missing>"
-
-
-MISSING: Final = _Missing()
-"""What `Cache.hit` returns when it cannot answer at once. Not a value anybody can store."""
+from selaras._core.positions import News
 
 SWEEP_NS: Final = 20_000_000
 """The least time between two looks for what is over."""
-
-
-HINT_S: Final = 0.001
-"""A hint that a log has grown waits so long: for others, and for a turn whose reply brings the same news."""
 
 
 class Cache:
@@ -91,7 +77,8 @@ class Cache:
         self._partitions = store.partitions
         self._clock = clock
         self._now_ns = clock.instant_ns
-        self._last_ns = 0
+        self._instants = Instants(clock)
+        self.instant = self._instants.now
         self._max_lag_ns = max_lag_us * 1_000
         self._tell: Callable[[CacheEvent], None] = observer or _nobody
         self._floors = Floors(self._max_lag_ns)
@@ -108,8 +95,6 @@ class Cache:
         self._families: dict[str, Family] = {}
         self._loops: dict[int, Flights] = {}
         self._recent: Flights | None = None  # of those, the last that was asked for
-        self._hints: dict[int, int] = {}
-        self._following: set[asyncio.Task[None]] = set()
         self._storable = Storable(self._tell, entropy.random if entropy else _no_chance)
         self._keeping = Keeping(self._followers, self._local)
         self._loading = Loading(
@@ -129,6 +114,28 @@ class Cache:
             slow_us=slow_us,
             met=met,
         )
+        self._proving = Proving(
+            self._partitions,
+            self._followers,
+            self._local,
+            self._floors,
+            clock,
+            self._instants,
+            max_lag_ns=self._max_lag_ns,
+            flights=self._flights,
+            answer=self._loading.answer,
+            heard=self._apply,
+            lost=self._lost,
+        )
+        self._private = Private(
+            self._followers,
+            self._local,
+            self._loading,
+            self.instant,
+            max_lag_ns=self._max_lag_ns,
+            decoded=self._decoded,
+        )
+        self.grown = Hints(self._followers, self._local, self.instant, catch_up=self._proving.catch_up).grown
         self._voiding = Voiding(
             self._partitions,
             self._followers,
@@ -167,7 +174,7 @@ class Cache:
                 self._local,
                 self.instant,
                 storable=self._storable,
-                look_at_tail=self._look_at_tail,
+                look_at_tail=self._proving.look_at_tail,
                 refresh=self._begin_refresh,
                 sample=self._auditor.hosted,
                 tell=self._tell,
@@ -180,11 +187,14 @@ class Cache:
             self._followers,
             clock,
             self._families,
-            need=self._need,
-            prove=self._prove,
+            need=self._proving.need,
+            prove=self._proving.prove,
             flights=self._flights,
             join_floor=self._join_floor,
             get_many=self.get_many,
+        )
+        self.settles = Settles(
+            self._keeping, self._storable, self.warming, told=self.told, drop=self._drop_keys, lineage=lineage
         )
         self.window = Window(
             self._loading,
@@ -192,19 +202,11 @@ class Cache:
             self._local,
             self._floors,
             clock,
-            would_serve=lambda slot: self._proven(slot, self._need(slot.family, None, session_here())) is not None,
+            would_serve=lambda slot: (
+                self._proving.proven(slot, self._proving.need(slot.family, None, session_here())) is not None
+            ),
             host=self.host,
         )
-
-    def instant(self) -> int:
-        """Return now, later than every instant this cache has given or been given: so that "after" has a meaning
-        even where a clock stands still.
-        """
-        now = self._now_ns()
-        if now <= self._last_ns:
-            now = self._last_ns + 1
-        self._last_ns = now
-        return now
 
     # -- what replies say
 
@@ -213,8 +215,7 @@ class Cache:
         self._apply(self._followers[partition], news, sent_ns)
 
     def _apply(self, follower: Follower, news: News, sent_ns: int) -> bool:
-        if sent_ns > self._last_ns:
-            self._last_ns = sent_ns
+        self._instants.reached(sent_ns)
         was_open = follower.breaker.open_us
         trusted = follower.heard(news, sent_ns)
         if was_open and not follower.breaker.open_us:
@@ -235,31 +236,6 @@ class Cache:
         """Return how far a partition's log is applied here: what the next request of this process says."""
         return self._followers[partition].applied
 
-    def grown(self, partition: int, position: int, read: Callable[[], Pushed | None] = nothing_pushed) -> None:
-        """A log is said to have reached `position` (-1: not known): what its news void leaves the local tier now, if they
-        were pushed and follow what is applied, else soon. On a running loop.
-        """
-        follower = self._followers[partition]
-        if not len(self._local) or 0 <= position <= follower.applied.position:
-            return
-        pushed = read()
-        if pushed is not None and follower.pushed(pushed):
-            return
-        waiting = self._hints.get(partition)
-        if waiting is None:
-            get_running_loop().call_later(HINT_S, self._follow, partition)
-            self._hints[partition] = position
-        elif waiting >= 0:
-            self._hints[partition] = position if position < 0 else max(waiting, position)
-
-    def _follow(self, partition: int) -> None:
-        position = self._hints.pop(partition, 0)
-        if 0 <= position <= self._followers[partition].applied.position:
-            return
-        task = get_running_loop().create_task(self._catch_up(partition, self.instant()))
-        self._following.add(task)
-        task.add_done_callback(self._following.discard)
-
     def told(self, keys: Iterable[str] = ()) -> None:
         """Somebody in this process was told of an end (a job's, a scope's, an enqueue): from here on nothing that
         began before is joined, and what the local tier holds for these keys is gone (P5, G8). Call it after `heard`.
@@ -271,76 +247,6 @@ class Cache:
         for key in keys:
             self._local.drop(key)
             self._local.lift(key, self.instant(), answered=False)
-
-    def settled(self, session: Session, settled: Settled, *, partition: int, sent_ns: int) -> None:
-        """Hear what became of a session's settle, after its news: puts that were stored enter the local tier, each at
-        its own position (P3). `partition`: the one that answered. `sent_ns`: when the settle was sent.
-        """
-        self.warming.ended(session)
-        stored = {key: (position, stamp) for key, position, stamp in settled.stored}
-        if self.lineage is not None:
-            self._note_settle(self.lineage, session, settled, {key: position for key, (position, _) in stored.items()})
-        self._drop_keys(key for written in (session.own, session.serves) for key in written if key not in stored)
-        if session.opens:
-            self.told()
-        for key, (position, stamp) in stored.items():
-            pending = session.puts.get(key)
-            if pending is None or pending.slot.partition != partition:
-                continue
-            put = pending.put
-            self.learned(
-                pending.slot,
-                unpacked(put.value, 0),
-                position=position,
-                stamp=stamp,
-                sent_ns=sent_ns,
-                tags=put.tags,
-                expires_in_us=put.expires_in_us,
-                note=put.note,
-            )
-            if pending.slot.family.adaptive is not None:
-                seen = Seen(note_of(put.note).past, sent_ns, put.checksum, position)
-                self._storable.histories.saw(key, seen)
-
-    def _note_settle(self, lineage: Lineage, session: Session, settled: Settled, stored: Mapping[str, int]) -> None:
-        kind = What.RESOLVED if settled.refusal is None else What.REFUSED
-        task = session.task or session.kind.name.lower()
-        for key in session.own:
-            position = stored.get(key, 0)
-            if position:
-                lineage.note(What.STORED, key, job=settled.job, task=task, position=position)
-            else:
-                # From its intent on nothing else was stored there, and that was the key's last event (L3, L4).
-                lineage.note(kind, key, job=settled.job, task=task, position=session.position)
-
-    def learned(
-        self,
-        slot: Slot,
-        data: bytes,
-        *,
-        position: int,
-        stamp: int,
-        sent_ns: int,
-        tags: tuple[str, ...] = (),
-        expires_in_us: int = 0,
-        note: bytes = b"",
-    ) -> None:
-        """Take a value into the local tier that a reply says was stored, true at `position`; after the reply's news."""
-        codec = slot.family.codec
-        left_us = note_of(note).left_us(expires_in_us)
-        if not self._keeping.keep(
-            slot,
-            codec.decode(data) if codec.shared and slot.family.local else None,
-            data,
-            tags=tags,
-            position=position,
-            stamp=stamp,
-            sent_ns=sent_ns,
-            left_us=left_us,
-            early_us=slot.family.early_us(0, self._storable.chance()) if left_us is not None else 0,
-            note=note,
-        ):
-            self._drop_keys((slot.key,))
 
     # -- reads
 
@@ -406,14 +312,14 @@ class Cache:
             session = session_here()
         if session is not None and session.writes(slot.key):
             return MISSING
-        need = self._need(slot.family, fresh, session)
-        entry = self._proven(slot, need)
-        if entry is None and self._local.find(slot.key) is not None and self._look_at_tail(slot.partition):
-            entry = self._proven(slot, need)
+        need = self._proving.need(slot.family, fresh, session)
+        entry = self._proving.proven(slot, need)
+        if entry is None and self._local.find(slot.key) is not None and self._proving.look_at_tail(slot.partition):
+            entry = self._proving.proven(slot, need)
         if entry is None:
             return MISSING
-        # `_last_ns` is no more than a moment ago: enough for what may begin at any time.
-        if entry.early_ns <= self._last_ns and not self._keep_fresh(slot, entry, session):
+        # `last_ns` is no more than a moment ago: enough for what may begin at any time.
+        if entry.early_ns <= self._instants.last_ns and not self._keep_fresh(slot, entry, session):
             return MISSING
         value = self._taken(slot, entry)
         if session is not None and session.watcher is not None and value is not MISSING:
@@ -435,7 +341,7 @@ class Cache:
             lag = level * 1_000
             since = self._now_ns() - (lag if lag < self._max_lag_ns else self._max_lag_ns)  # noqa: FURB136
         else:
-            since = self._since(family, fresh)
+            since = self._proving.since(family, fresh)
         flights = self._recent
         if flights is None or flights.loop is not get_running_loop():
             flights = self._flights()
@@ -459,7 +365,7 @@ class Cache:
         try:
             return outcome.take(family)
         except Alone:
-            return await self._load_alone(slot)
+            return await self._private.load(slot)
 
     async def read(self, slot: Slot, fresh: Level | None = None) -> Reading:
         """Read through, and say where the value came from."""
@@ -471,11 +377,11 @@ class Cache:
 
     async def _read(self, slot: Slot, fresh: Level | None, session: Session | None) -> Reading:
         self._families[slot.family.name] = slot.family
-        need = self._need(slot.family, fresh, session)
+        need = self._proving.need(slot.family, fresh, session)
         writer = session.writes(slot.key) or session.opener_of(slot.family) if session else None
         if writer is not None and (writer.started or slot.key in writer.own):
-            return await self._read_own(slot, writer)
-        entry = await self._prove(slot, need)
+            return await self._private.of_writer(slot, writer)
+        entry = await self._proving.prove(slot, need)
         if entry is not None:
             self._keep_fresh(slot, entry, session)
             value = self._taken(slot, entry)
@@ -486,7 +392,7 @@ class Cache:
             if reading is not None:
                 return reading
         if session is not None and session.in_transaction() and slot.family.version is None:
-            return await self._read_in_transaction(slot)
+            return await self._private.in_transaction(slot)
         self._check_not_its_own(slot, session)
         return await self._reading(slot, await self._far(slot, need, fresh, session))
 
@@ -609,11 +515,11 @@ class Cache:
         self, slots: Sequence[Slot], fresh: Level | None, session: Session | None
     ) -> dict[str, Any]:
         # One need for all of them, the strictest: they travel together.
-        need = max((self._need(slot.family, fresh, session) for slot in slots), key=lambda need: need.since_ns)
+        need = max((self._proving.need(slot.family, fresh, session) for slot in slots), key=lambda need: need.since_ns)
         values: dict[str, Any] = {}
         rest: list[Slot] = []
         for slot in slots:
-            entry = await self._prove(slot, need)  # waits once a partition: that look proves the others, too
+            entry = await self._proving.prove(slot, need)  # waits once a partition: that look proves the others, too
             value = MISSING if entry is None else self._taken(slot, entry)
             if value is not MISSING and entry is not None:
                 values[slot.key] = value
@@ -639,140 +545,7 @@ class Cache:
                     session.watcher.saw(slot.key, outcome.position, outcome.tier)
         return values
 
-    # -- own keys, and reads inside of transactions
-
-    async def _read_own(self, slot: Slot, writer: Session) -> Reading:
-        pending = writer.puts.get(slot.key)
-        if pending is not None:
-            slot.family.counts.own += 1
-            self._local.lift(slot.key, self.instant())
-            value = (
-                pending.value if slot.family.codec.shared else slot.family.codec.decode(unpacked(pending.put.value, 0))
-            )
-            return Reading(value, "put", why="this attempt put it")
-        preimage = writer.preimage_of(slot.key)
-        if preimage is not None:
-            value = self._preimage(slot, preimage, writer)
-            if value is not MISSING:
-                slot.family.counts.preimages += 1
-                self._local.lift(slot.key, self.instant(), answered=False)
-                age_us = (self.instant() - writer.since_ns) // 1_000
-                return Reading(
-                    value, "preimage", age_us, writer.position, "its intent replaced it, and its body has not begun"
-                )
-        value = await self._load_alone(slot)
-        return Reading(value, "loader", why="this attempt writes it")
-
-    def _preimage(self, slot: Slot, entry: Entry, writer: Session) -> Any:
-        """Return what the session's intent replaced, unless anything was heard of the key since the claim (P10).
-
-        Nor if another answer was given out since the claim was asked for: it came from the datastore and may be newer,
-        and nobody here may be told less afterwards (P4). So long as that is known, and no longer, it is served.
-        """
-        follower = self._followers[slot.partition]
-        now, asked = self.instant(), writer.asked_ns or writer.since_ns
-        entry = opened(slot, entry)
-        left_us = note_of(entry.note).left_us(entry.expires_in_us)
-        late = left_us is not None and writer.since_ns + left_us * 1_000 <= now
-        if late or now - asked > self._max_lag_ns or self._local.answers.of(slot.key) >= asked:
-            return MISSING
-        if not follower.untouched(slot.key, writer.position, slot.family.name, entry.tags):
-            return MISSING
-        return self._shared(slot, entry) if checksum(entry.value) == entry.checksum else MISSING
-
-    async def _read_in_transaction(self, slot: Slot) -> Reading:
-        """What the caller's open transaction sees is nobody else's: nothing it loads is joined or stored (P13)."""
-        sent = self.instant()
-        entry, floor = (None, None) if slot.family.ttl_us == 0 else await self._loading.glance(slot)
-        value = MISSING if entry is None or _is_over(entry) else self._shared(slot, entry)
-        if value is not MISSING and entry is not None:
-            slot.family.counts.shared += 1
-            self._local.lift(slot.key, self.instant())
-            return Reading(value, "shared", (self.instant() - sent) // 1_000, entry.position, "the shared tier had it")
-        return Reading(await self._load_alone(slot, floor), "loader", why="a transaction is open, and no tier had it")
-
-    async def _load_alone(self, slot: Slot, floor: int | None = None) -> Any:
-        value = await self._loading.load(slot, floor)
-        self._local.lift(slot.key, self.instant())
-        return value
-
     # -- the local tier
-
-    def _since(self, family: Family, fresh: Level | None) -> int:
-        level = family.level if fresh is None else fresh
-        now = self.instant() if level == "strict" else self._now_ns()
-        return since_of(level, now_ns=now, max_lag_ns=self._max_lag_ns)
-
-    def _need(self, family: Family, fresh: Level | None, session: Session | None) -> Need:
-        since = self._since(family, fresh)
-        if session is None:
-            return Need(since)
-        claim = session.claim_ns()
-        self._last_ns = max(self._last_ns, claim)
-        return Need(since, claim, session.home, session.position)
-
-    def _proven(self, slot: Slot, need: Need) -> LocalEntry | None:
-        """Return the local entry if it may be served to this reader."""
-        follower = self._followers[slot.partition]
-        confirmed, applied = follower.confirmed_ns, follower.applied.position
-        entry = self._local.find(slot.key)
-        if entry is None:
-            return None
-        if entry.expires_ns <= self._now_ns():
-            self._local.drop(slot.key)
-            return None
-        if entry.vetted < follower.bulk and not follower.vouches(entry):
-            slot.family.counts.rejected += 1
-            self._local.drop(slot.key)
-            return None
-        fresh = proves(
-            need,
-            partition=slot.partition,
-            applied=applied,
-            confirmed_ns=confirmed,
-            sent_ns=entry.sent_ns,
-            floor_ns=max(entry.floor_ns, self._floors.everywhere_ns),
-        )
-        return entry if fresh else None
-
-    async def _prove(self, slot: Slot, need: Need) -> LocalEntry | None:
-        """Return the local entry if it may be served, after a look at the log's end if that is what it takes."""
-        entry = self._proven(slot, need)
-        held = self._local.find(slot.key)
-        if entry is not None or held is None:
-            return entry
-        if not self._look_at_tail(slot.partition):
-            since = max(need.join_ns, held.floor_ns, self._floors.everywhere_ns)
-            await self._catch_up(slot.partition, since)
-        entry = self._proven(slot, need)
-        if entry is None and self._local.find(slot.key) is not None:
-            # It stays, unproven. It may have been given out until now: what is joined instead must be newer (P4).
-            slot.family.counts.rejected += 1
-            self._local.lift(slot.key, self.instant())
-        return entry
-
-    def _look_at_tail(self, partition: int) -> bool:
-        """Look at the log's end where that needs no waiting. Returns whether it proved what is applied."""
-        sent = self.instant()
-        try:
-            tail = self._partitions[partition].tail_now()
-        except StoreUnavailable as error:
-            self._lost(self._followers[partition], error)
-            return False
-        return tail is not None and self._followers[partition].confirm(tail, sent)
-
-    async def _catch_up(self, partition: int, since_ns: int) -> None:
-        if self._followers[partition].breaker.is_open(self._now_ns()):
-            return
-        try:
-            await self._flights().checked(partition, since_ns)
-        except StoreUnavailable:
-            pass  # told where it was met; the read goes on to the loader
-
-    async def _check(self, partition: int, sent_ns: int) -> None:
-        follower = self._followers[partition]
-        news = await self._loading.answer(follower, self._partitions[partition].events_since(follower.applied))
-        self._apply(follower, news, sent_ns)
 
     def _taken(self, slot: Slot, entry: LocalEntry) -> Any:
         count_read(entry)
@@ -792,11 +565,6 @@ class Cache:
         except (CorruptBytes, TypeError):
             self._local.drop(slot.key)
             return MISSING
-
-    def _shared(self, slot: Slot, entry: Entry) -> Any:
-        """Return the value of an entry of the shared tier; MISSING if its bytes are bad, or it lacks a tag by now."""
-        value = self._decoded(slot, entry.value)
-        return value if value is MISSING or slot.family.bears(slot.arguments, value, entry.tags) else MISSING
 
     def _local_reading(self, entry: LocalEntry, value: Any) -> Reading:
         proven_ns = max(entry.sent_ns, self._followers[entry.partition].confirmed_ns)
@@ -822,7 +590,12 @@ class Cache:
 
     def _new_flights(self, loop: AbstractEventLoop) -> Flights:
         return Flights(
-            loop, self._clock, self.instant, fetch=self._loading.fetch, renew=self._loading.renew, check=self._check
+            loop,
+            self._clock,
+            self.instant,
+            fetch=self._loading.fetch,
+            renew=self._loading.renew,
+            check=self._proving.check,
         )
 
     def _join_floor(self, key: str) -> int:
@@ -837,7 +610,7 @@ class Cache:
         try:
             value = outcome.take(slot.family)
         except Alone:
-            value = await self._load_alone(slot)
+            value = await self._private.load(slot)
         age_us = max(0, self.instant() - outcome.known_ns) // 1_000
         return Reading(value, outcome.tier, age_us, outcome.position, outcome.why)
 
@@ -923,11 +696,6 @@ class Cache:
 def _may_be_stale(family: Family, fresh: Level | None) -> bool:
     """Say whether a read outside of jobs and scopes may be given a value past its ttl."""
     return isinstance(family.level if fresh is None else fresh, int)
-
-
-def _is_over(entry: Entry) -> bool:
-    left_us = note_of(entry.note).left_us(entry.expires_in_us)
-    return left_us is not None and left_us <= 0
 
 
 async def _joined(outcome: Coroutine[Any, Any, Outcome], joined: bool) -> tuple[Outcome, bool]:

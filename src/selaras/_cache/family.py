@@ -21,6 +21,15 @@ _UNAUDITED = 1 << 29  # a number of one digit, for it stands in the way of every
 _LEASE_OF_LOAD = 4  # a load may take four times as long as its like before its token needs to be renewed
 
 
+class _Missing:
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+MISSING: Final = _Missing()
+"""What stands for no value: what `Cache.hit` returns when it cannot answer at once. Not a value anybody can store."""
+
+
 class Coder(Protocol):
     """Values of a family as bytes. Raises NotEncodable and CorruptBytes; see `_core.codec`."""
 

@@ -11,8 +11,7 @@ from selaras._app.process.portal import wait_for
 from selaras._app.process.program import Program
 from selaras._app.values.key import BlockingKey, Key
 from selaras._app.values.writing import BlockingWriting, Writing
-from selaras._cache.cache import MISSING
-from selaras._cache.family import Slot
+from selaras._cache.family import MISSING, Slot
 from selaras._core.errors import ConfigurationError, SelarasError
 from selaras._core.positions import Scope
 from selaras._core.signature import Arguments

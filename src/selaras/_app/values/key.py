@@ -11,8 +11,7 @@ from msgspec import Struct
 from selaras._app.process.portal import wait_for
 from selaras._app.process.program import Program
 from selaras._app.values.writing import BlockingWriting, Writing
-from selaras._cache.cache import MISSING
-from selaras._cache.family import Slot
+from selaras._cache.family import MISSING, Slot
 from selaras._core.cache.freshness import Level
 from selaras._core.durations import Duration, duration_us
 from selaras._core.errors import ConfigurationError

@@ -167,7 +167,7 @@ class Scope:
         settled = await settle(process, self._holder, owner.home, settlement)
         if settled is not None:
             process.cache.told()
-            process.cache.settled(session, settled, partition=owner.home, sent_ns=sent_ns)
+            process.cache.settles.heard(session, settled, partition=owner.home, sent_ns=sent_ns)
             await process.housekeeping.used(owner.home)
         return settled
 

@@ -278,7 +278,7 @@ class AppHost:
         if run is not None and _is_ours(run) and run.session.watcher is not None:
             self.end_lineage(run)
         if run is not None and _is_ours(run) and (run.session.own or run.session.serves):
-            self._cache.settled(run.session, settled, partition=partition, sent_ns=self._sent_ns[partition])
+            self._cache.settles.heard(run.session, settled, partition=partition, sent_ns=self._sent_ns[partition])
         for child in settled.children:
             twin = self._replaces.pop(child.id, None) if self._replaces else None
             if twin is not None and child.refusal is None:

@@ -19,8 +19,7 @@ from selaras._app.process.current import CURRENT, CurrentJob
 from selaras._app.process.process import Process
 from selaras._app.process.program import Program
 from selaras._app.process.resources import JOB, Openings
-from selaras._cache.cache import MISSING
-from selaras._cache.family import Slot
+from selaras._cache.family import MISSING, Slot
 from selaras._cache.session import SESSION, Session
 from selaras._contracts.host import Executors, Mode, ProcessDied, Stop
 from selaras._core.errors import NotEncodable
