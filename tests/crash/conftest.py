@@ -18,6 +18,7 @@ from tests.stores import KINDS
 from selaras._core.jobs.job import JobRecord, NewJob
 from selaras._core.positions import START
 from selaras._worker.loops import run
+from selaras._worker.signals import ECHO_NS
 
 PATIENCE = 15.0
 ROOT = Path(__file__).parents[2]
@@ -98,6 +99,10 @@ class Scene:
 
     def lines(self, word: str, job: str = "") -> list[Line]:
         return [line for line in self.log() if line.word == word and job in ("", line.job)]
+
+    def pass_an_echo(self) -> None:
+        """Wait until the same signal is a second one."""
+        time.sleep(2 * ECHO_NS / 1e9)
 
     def until(self, said: Callable[[], bool], seconds: float = PATIENCE) -> None:
         end = time.monotonic() + seconds

@@ -87,6 +87,7 @@ def test_a_second_signal_stops_hard(scene: Scene) -> None:
 
     worker.terminate()
     scene.until(lambda: bool(scene.lines("WorkerStopping")))
+    scene.pass_an_echo()
     worker.terminate()
 
     assert worker.wait(5) == Exit.HALTED
@@ -98,7 +99,7 @@ def test_a_second_signal_stops_hard_though_a_body_blocks_the_loop(scene: Scene) 
     scene.until(lambda: len(scene.lines("start")) == 1)
 
     worker.terminate()
-    time.sleep(0.1)
+    scene.pass_an_echo()
     worker.terminate()
 
     assert worker.wait(5) == Exit.HALTED

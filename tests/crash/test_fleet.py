@@ -38,6 +38,7 @@ def test_a_second_signal_stops_all_hard(scene: Scene) -> None:
 
     fleet.send_signal(signal.SIGINT)
     scene.until(lambda: len(scene.lines("WorkerStopping")) == 2)
+    scene.pass_an_echo()
     fleet.send_signal(signal.SIGINT)
 
     assert fleet.wait(10) == Exit.HALTED
