@@ -28,6 +28,7 @@ class Ill(Struct, frozen=True):
     heal: Callable[[], object] = lambda: None
     loses: bool = False
     moves: bool = False
+    forks: bool = False
 
 
 Act = Callable[[Random], Ill]
@@ -231,6 +232,7 @@ class OnSentinel(Ground):
         """Return what can be done to it."""
         return {
             "failover": self._fail_over,
+            "replaced-alive": self._replace_alive,
             "pause": self._pause,
             "sentinel-killed": self._kill_sentinel,
             "script-flush": lambda _: _flush_scripts(self._all.master),
@@ -245,6 +247,14 @@ class OnSentinel(Ground):
         old.start()
         self._until_whole()
         return Ill(moves=True, loses=self.lossy)
+
+    def _replace_alive(self, chance: Random) -> Ill:
+        """The old master goes on as one, until a sentinel makes it a replica."""
+        old = self._all.master
+        chance.choice(self._all.sentinels).call("SENTINEL", "FAILOVER", self._all.NAME)
+        self._all.until_master(old)
+        self._until_whole()
+        return Ill(moves=True, loses=self.lossy, forks=True)
 
     def _pause(self, chance: Random) -> Ill:
         """It comes back as a master that has been replaced, or before anybody noticed."""

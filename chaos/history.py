@@ -136,6 +136,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     Attributes:
         loses: what the store had answered may be gone: jobs and intents.
         moves: intents may be gone, and no job: a replica without the last claims is the master now.
+        forks: two masters stand side by side: a process may be at the replaced one for `FORKED_NS` yet.
     """
 
     kind: str
@@ -144,6 +145,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     of: str = ""
     loses: bool = False
     moves: bool = False
+    forks: bool = False
 
 
 class Commit(Struct, frozen=True, kw_only=True):

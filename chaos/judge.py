@@ -37,7 +37,11 @@ from chaos.history import (
 )
 
 DEFAULT_FRESH_S: Final = 1.0
+
 """How old an answer outside of jobs may be by default."""
+
+FORKED_NS: Final = 1_500_000_000
+"""So long a process may stay at a master that was replaced while it lives: it asks all sentinels every second, and waits for them."""
 
 PROMISES: Final = ("G1", "G2", "G3", "G4", "G5", "G6", "G7", "G8", "chain", "lines", "uncommitted")
 _ENDED: Final = ("succeeded", "failed", "cancelled", "expired")
@@ -229,6 +233,12 @@ class Judge:
 
     def _needed(self, read: Read) -> int:
         """The instant as of which a read had to be fresh."""
+        return self._asked_for(read) - FORKED_NS * self._forked_within(read.called, read.at)
+
+    def _forked_within(self, began: int, ended: int) -> bool:
+        return any(fault.forks and fault.began <= ended and fault.ended >= began for fault in self._history.faults)
+
+    def _asked_for(self, read: Read) -> int:
         claim = self._claims.get((read.job, read.fence))
         if read.job and claim is None:
             return 0

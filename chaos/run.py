@@ -287,7 +287,9 @@ class Chaos:
         self._ground.heal()
 
     def _note(self, kind: str, began: int, of: str, ill: Ill) -> None:
-        self._faults.append(Fault(kind=kind, began=began, ended=now(), of=of, loses=ill.loses, moves=ill.moves))
+        self._faults.append(
+            Fault(kind=kind, began=began, ended=now(), of=of, loses=ill.loses, moves=ill.moves, forks=ill.forks)
+        )
 
     def _kinds(self) -> Counter[str]:
         return Counter(fault.kind for fault in self._faults)

@@ -187,6 +187,17 @@ def test_a_commit_whose_intent_may_be_lost_binds_when_its_end_is_answered() -> N
     assert lost().read(0, 2.5).broken() == ["G3"]
 
 
+def test_beside_a_master_that_was_replaced_alive_a_read_may_be_as_old_as_the_look_at_the_sentinels() -> None:
+    def forked() -> Tale:
+        tale = writer()
+        tale.history.faults.append(Fault(kind="replaced-alive", began=_ns(0.9), ended=_ns(9), forks=True))
+        return tale
+
+    assert forked().read(0, 2.4).broken() == []
+    assert forked().read(0, 2.6).broken() == ["G2"]
+    assert forked().read(1, 2.2).read(0, 2.3).broken() == ["G5"]  # nobody goes back
+
+
 def test_a_commit_of_an_attempt_whose_place_was_taken_binds_when_it_is_refused() -> None:
     def zombie() -> Tale:
         tale = Tale().claim("A", 10, 0.5).claim("A", 11, 0.9, process="w2").commit(1, "A", 10, 1.0)
