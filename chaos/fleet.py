@@ -18,6 +18,9 @@ from selaras._worker.exits import Exit
 ROOT: Final = Path(__file__).parents[1]
 _ORDERLY: Final = (Exit.STOPPED, Exit.LEFT)
 _FAKETIME: Final = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+_SHARED_MEMORY: Final = Path("/dev/shm")
+"""Where libfaketime keeps two files a process."""
+
 STOP_S: Final = 60.0
 
 
@@ -166,11 +169,13 @@ class Fleet:
         )
 
     def close(self) -> None:
-        """End whatever is left."""
+        """End whatever is left, and take away what libfaketime leaves of processes that were killed."""
         for member in self.members:
             if member.alive:
                 member.process.kill()
                 member.process.wait()
+            for left in _SHARED_MEMORY.glob(f"*faketime_*_{member.process.pid}"):
+                left.unlink()
         os.close(self._held)
         os.close(self._lifeline)
 
