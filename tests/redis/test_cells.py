@@ -330,6 +330,48 @@ async def test_fills_of_one_moment_are_one_call(cells: Process, redis_server: Re
     assert redis_server.calls()["evalsha"] == 1
 
 
+async def test_keys_voided_at_one_moment_are_one_call_and_each_is_told_once(
+    cells: Process, redis_server: RedisServer
+) -> None:
+    keys = [f"k{number}" for number in range(50)]
+    await asyncio.gather(*map(cells.cache, keys))
+    tail = await cells.tail()
+    redis_server.call("CONFIG", "RESETSTAT")
+
+    told = await asyncio.gather(*(cells.invalidate(Invalidation((key,)), tail) for key in (*keys, *keys)))
+
+    assert redis_server.calls()["evalsha"] == 1
+    assert {tuple(event.name for event in news.events) for news in told} == {tuple(keys)}
+    assert [await cells.value(key) for key in keys] == [None] * 50
+
+
+async def test_of_keys_voided_at_one_moment_one_may_be_written_by_somebody(cells: Process) -> None:
+    await cells.cache("a")
+    planted = await cells.plant("instance", Owner(home=1, job="job", fence=7), ("b",), await cells.tail())
+
+    told = await asyncio.gather(*(cells.invalidate(Invalidation((key,)), planted.news.tail) for key in ("a", "b", "a")))
+
+    assert [[event.name for event in news.events] for news in told] == [["a", "b"]] * 3
+    assert [intent.clean for intent in await cells.intents("b")] == [False]
+
+
+async def test_names_voided_at_one_moment_are_one_call(cells: Process, redis_server: RedisServer) -> None:
+    tail = (await cells.invalidate(Invalidation(tags=("the script is known",)), START)).tail
+    redis_server.call("CONFIG", "RESETSTAT")
+
+    told = await asyncio.gather(
+        *(cells.invalidate(Invalidation(tags=(f"t{number}", "all")), tail) for number in range(20)),
+        cells.invalidate(Invalidation(("k",), families=("f",), versions=(("k", 3),)), tail),
+    )
+
+    assert redis_server.calls()["evalsha"] == 1
+    names = ["k", "t0", "all", *(f"t{number}" for number in range(1, 20)), "f"]
+    assert {tuple(event.name for event in news.events) for news in told} == {tuple(names)}
+    look = await cells.look("k")
+    assert isinstance(look, Miss)
+    assert look.floor == 3
+
+
 async def test_one_reader_that_goes_away_does_not_disturb_the_others(cells: Process) -> None:
     await cells.cache("k")
     gone = asyncio.create_task(cells.value("k"))
@@ -489,7 +531,7 @@ async def test_a_reply_that_comes_when_its_callers_were_told_of_none_is_dropped(
 
     with Proxy(redis_server.address) as proxy:
         async with process(proxy.through(redis_server.url)) as cells:
-            gathered = Gathered(cells._caller, lambda items: Call("intents", items[0]), conclude, urgent=True)
+            gathered = Gathered(cells._caller, "intents", lambda items: Call(items[0]), conclude, urgent=True)
             await gathered(["first"], START)
 
             proxy.delay(2.4)

@@ -158,6 +158,9 @@ class Voiding:
         families: Sequence[str],
         versions: Sequence[tuple[Slot, int]],
     ) -> None:
+        if len(slots) == 1 and not (tags or families or versions):
+            await self._void_one(slots[0])
+            return
         everywhere = Invalidation(tags=tuple(tags), families=tuple(families))
         names: dict[int, Invalidation] = {}
         closed: dict[int, list[tuple[str, int]]] = {}
@@ -200,6 +203,15 @@ class Voiding:
         for error in done:
             if isinstance(error, BaseException):
                 raise error
+
+    async def _void_one(self, slot: Slot) -> None:
+        lag_us = slot.family.replica_lag_us
+        try:
+            await self._void_at(
+                slot.partition, Invalidation((slot.key,), closes=((slot.key, lag_us),) if lag_us else ())
+            )
+        finally:
+            self._drop((slot.key,))
 
     def closing(self, openings: Iterable[Opening]) -> dict[str, int]:
         """Return the names under which these tags and families stand whose values may come late, and how late."""

@@ -15,10 +15,12 @@ import os
 from asyncio import Task
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from struct import Struct
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import astuple
 
 from selaras._contracts.partition import (
     CacheStats,
@@ -237,8 +239,10 @@ class Cells:
         self._one_by_one = caller.link.common.address.shape == "cluster"
         self._swept = b"0"
         self._under_way: set[Task[None]] = set()
-        self._reads = Gathered(caller, self._looks, self._seen, urgent=True, repeats=True)
-        self._fills = Gathered(caller, self._stores, self._stored, urgent=True, repeats=True)
+        self._reads = Gathered(caller, "read", self._looks, self._seen, urgent=True, repeats=True)
+        self._fills = Gathered(caller, "fill", self._stores, self._stored, urgent=True, repeats=True)
+        self._voids = Gathered(caller, "void", _void_of, self._voided, repeats=True)
+        self._invalidations = Gathered(caller, "invalidate", _invalidation_of, _invalidated, repeats=True)
         self._tail = pack("HGET", caller.key("meta"), "ledger") + pack("LRANGE", caller.key("log"), -_FEW_EVENTS, -1)
 
     # -- readers
@@ -252,7 +256,7 @@ class Cells:
         asked: list[str | int] = []
         for one in requests:
             asked += (one.key, one.lease_us, _stamp(one.distrust), _stamp(one.renews))
-        return Call("read", asked, after=self._gets([one.key for one in requests]))
+        return Call(asked, after=self._gets([one.key for one in requests]))
 
     def _seen(
         self, requests: Sequence[ReadRequest], since: Cursor, replies: Replies
@@ -345,7 +349,7 @@ class Cells:
         values = Values()
         for one in fills:
             asked += (*values.pack(one.put), hex_of(one.token))
-        return Call("fill", asked, beside=values)
+        return Call(asked, beside=values)
 
     def _stored(self, _: Sequence[Fill], since: Cursor, replies: Replies) -> tuple[list[tuple[int, int] | None], News]:
         told, stored = replies.script
@@ -422,11 +426,19 @@ class Cells:
     async def invalidate(self, names: Invalidation, since: Cursor) -> News:
         """See `Partition`."""
         if names.keys and not (names.tags or names.families or names.versions or names.closes):
-            told, done = await self._caller.ask("void", names.keys, since, repeats=True)
-            if done:
-                return decode_news(told, since)
-        (told,) = await self._caller.ask("invalidate", names_of(names), since, repeats=True)
-        return decode_news(told, since)
+            _, news = await self._voids(names.keys, since)
+        else:
+            _, news = await self._invalidations((names,), since)
+        return news
+
+    def _voided(
+        self, keys: Sequence[str], since: Cursor, replies: Replies
+    ) -> tuple[Sequence[None], News] | Coroutine[Any, Any, tuple[Sequence[None], News]]:
+        told, done = replies.script
+        return ((), decode_news(told, since)) if done else self._void_among_intents(keys, since)
+
+    async def _void_among_intents(self, keys: Sequence[str], since: Cursor) -> tuple[Sequence[None], News]:
+        return await self._invalidations((Invalidation(keys=tuple(dict.fromkeys(keys))),), since)
 
     async def plant(self, instance: str, owner: Owner, keys: Sequence[str], since: Cursor) -> Planted:
         """See `Partition`."""
@@ -517,6 +529,20 @@ def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
             return Standing(version_of(floor))
         case _:
             raise AssertionError(look)
+
+
+def _void_of(keys: Sequence[str]) -> Call:
+    return Call(tuple(dict.fromkeys(keys)))
+
+
+def _invalidation_of(several: Sequence[Invalidation]) -> Call:
+    fields = (tuple(dict.fromkeys(chain.from_iterable(of))) for of in zip(*map(astuple, several), strict=True))
+    return Call(names_of(Invalidation(*fields)))
+
+
+def _invalidated(_: Sequence[Invalidation], since: Cursor, replies: Replies) -> tuple[Sequence[None], News]:
+    (told,) = replies.script
+    return (), decode_news(told, since)
 
 
 def _stamp(stamp: int) -> str:

@@ -17,7 +17,7 @@ from selaras._core.positions import Cursor
 from selaras._stores.redis.caller import Caller
 from selaras._stores.redis.errors import FINAL, meaning_of
 from selaras._stores.redis.lines import Command
-from selaras._stores.redis.wire import ReplyError, WireLost
+from selaras._stores.redis.wire import ReplyError, Wire, WireLost
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,9 +28,8 @@ TOGETHER_MOST: Final = 1_000
 
 
 class Call(NamedTuple):
-    """A script with plain commands behind it. `beside`: what whoever reads the replies will want to know."""
+    """What a script is asked, with plain commands behind it. `beside`: what whoever reads the replies will want to know."""
 
-    verb: str
     request: Any
     after: Sequence[Command] = ()
     beside: Any = None
@@ -45,10 +44,14 @@ class Replies(NamedTuple):
     first_at: float | None = None
 
 
+_NONE_YET: Final = Call(None)
+
+
 class Gathered(Generic[Item, Result, Shared]):
     """A verb whose calls meet, where they are made with one cursor.
 
     Args:
+        verb: its script.
         compose: makes the call for the items of all.
         conclude: reads the replies: a result an item, and what is told to all alike, such as the news; or returns a
             coroutine that finds them out.
@@ -58,6 +61,7 @@ class Gathered(Generic[Item, Result, Shared]):
     def __init__(
         self,
         caller: Caller,
+        verb: str,
         compose: Callable[[Sequence[Item]], Call],
         conclude: Callable[
             [Sequence[Item], Cursor, Replies],
@@ -68,12 +72,14 @@ class Gathered(Generic[Item, Result, Shared]):
         repeats: bool = False,
     ) -> None:
         self.caller = caller
+        self.verb = verb
         self.compose = compose
         self.conclude = conclude
         self.urgent = urgent
         self.repeats = repeats
         self.under_way: set[Task[None]] = set()
-        self.open: dict[tuple[AbstractEventLoop, Cursor], _Meeting[Item, Result, Shared]] = {}
+        self.open: _Meeting[Item, Result, Shared] | None = None
+        """The latest, which those may join who call on its loop with its cursor."""
 
     def __call__(
         self, items: Sequence[Item], since: Cursor, *, alone: bool = False
@@ -84,14 +90,20 @@ class Gathered(Generic[Item, Result, Shared]):
             alone: they meet nobody; they are large, say.
         """
         loop = asyncio.get_running_loop()
-        meeting = None if alone else self.open.get((loop, since))
-        if meeting is not None and len(meeting.items) + len(items) <= TOGETHER_MOST:
+        meeting = self.open
+        if (
+            meeting is not None
+            and not alone
+            and meeting.loop is loop
+            and meeting.since == since
+            and len(meeting.items) + len(items) <= TOGETHER_MOST
+        ):
             return meeting.join(items)
-        meeting = _Meeting(self, loop, since)
+        wire = self.caller.link.ready(self.caller.index, self.verb)
+        meeting = _Meeting(self, loop, since, wire)
         if not alone:
-            self.open[loop, since] = meeting
+            self.open = meeting
         future = meeting.join(items)
-        wire = self.caller.link.ready(self.caller.index)
         if wire is not None:
             wire.at_flush(meeting.go)
         else:
@@ -102,19 +114,35 @@ class Gathered(Generic[Item, Result, Shared]):
 class _Meeting(Generic[Item, Result, Shared]):
     """Those who call in one turn. It hears the reply itself: that is a turn sooner than a future would."""
 
-    def __init__(self, gathered: Gathered[Item, Result, Shared], loop: AbstractEventLoop, since: Cursor) -> None:
+    __slots__ = (
+        "_answered",
+        "_call",
+        "_callers",
+        "_gathered",
+        "_repeated",
+        "_sent_at",
+        "_wire",
+        "items",
+        "loop",
+        "since",
+    )
+
+    def __init__(
+        self, gathered: Gathered[Item, Result, Shared], loop: AbstractEventLoop, since: Cursor, wire: Wire | None
+    ) -> None:
         self.items: list[Item] = []
+        self.loop = loop
+        self.since = since
         self._gathered = gathered
-        self._loop = loop
-        self._since = since
+        self._wire = wire
         self._callers: list[tuple[int, int, Future[tuple[Sequence[Result], Shared]]]] = []
-        self._call = Call("", None)
+        self._call = _NONE_YET
         self._sent_at = 0.0
         self._repeated = False
         self._answered = False
 
     def join(self, items: Sequence[Item]) -> Future[tuple[Sequence[Result], Shared]]:
-        future: Future[tuple[Sequence[Result], Shared]] = self._loop.create_future()
+        future: Future[tuple[Sequence[Result], Shared]] = self.loop.create_future()
         first = len(self.items)
         self.items += items
         self._callers.append((first, len(self.items), future))
@@ -122,19 +150,18 @@ class _Meeting(Generic[Item, Result, Shared]):
 
     def go(self) -> None:
         """Nobody can join any more: send it."""
-        gathered, at = self._gathered, (self._loop, self._since)
-        if gathered.open.get(at) is self:
-            del gathered.open[at]
+        gathered, wire = self._gathered, self._wire
+        if gathered.open is self:
+            gathered.open = None
         try:
-            self._call = gathered.compose(self.items)
-            link, caller = gathered.caller.link, gathered.caller
-            wire = link.ready(caller.index, self._call.verb)
-            self._sent_at = self._loop.time()
-            if wire is None:
+            self._call = call = gathered.compose(self.items)
+            caller = gathered.caller
+            self._sent_at = self.loop.time()
+            if wire is None or not wire.open or wire.stuffed:
                 self._begin(self._go_the_long_way())
             else:
-                packed, wanted = caller.packed(self._call.verb, self._call.request, self._call.after, self._since)
-                wire.send_for(self, packed, wanted, link.within_s(urgent=gathered.urgent))
+                packed, wanted = caller.packed(gathered.verb, call.request, call.after, self.since)
+                wire.send_for(self, packed, wanted, caller.link.within_s(urgent=gathered.urgent))
         except Exception as error:  # noqa: BLE001 - it is told to those who wait
             self._fail(error)
 
@@ -149,7 +176,7 @@ class _Meeting(Generic[Item, Result, Shared]):
         lost = isinstance(error, WireLost) and error.sent
         if isinstance(error, WireLost) and lost and not gathered.repeats:
             caller = gathered.caller
-            self._fail(caller.link.common.maybe_done(caller.index, self._call.verb, error))
+            self._fail(caller.link.common.maybe_done(caller.index, gathered.verb, error))
         else:
             self._begin(self._go_the_long_way(lost=lost))
 
@@ -166,7 +193,7 @@ class _Meeting(Generic[Item, Result, Shared]):
     # -- towards the end
 
     def _begin(self, way: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(way)
+        task = self.loop.create_task(way)
         self._gathered.under_way.add(task)
         task.add_done_callback(self._gathered.under_way.discard)
 
@@ -174,7 +201,7 @@ class _Meeting(Generic[Item, Result, Shared]):
         gathered, call = self._gathered, self._call
         try:
             _, reply, after = await gathered.caller.among(
-                *((), call.verb, call.request, self._since, call.after),
+                *((), gathered.verb, call.request, self.since, call.after),
                 urgent=gathered.urgent,
                 repeats=gathered.repeats,
                 on_repeat=self._is_repeated,
@@ -213,7 +240,7 @@ class _Meeting(Generic[Item, Result, Shared]):
     def _conclude(self, reply: list[Any], after: list[Any]) -> None:
         try:
             first_at = self._sent_at if self._repeated else None
-            ended = self._gathered.conclude(self.items, self._since, Replies(self._call, reply, after, first_at))
+            ended = self._gathered.conclude(self.items, self.since, Replies(self._call, reply, after, first_at))
         except Exception as error:  # noqa: BLE001 - it is told to those who wait
             self._fail(error)
             return

@@ -91,7 +91,7 @@ class RedisPartition:
         self._ask = caller.ask
         self._packing = Packing(caller.index, partitions)
         self.cells = Cells(caller)
-        self._enqueues = Gathered(caller, self._admit, self._admitted, repeats=True)
+        self._enqueues = Gathered(caller, "enqueue", self._admit, self._admitted, repeats=True)
         self._rounds = 0
         self._sweeps = True
 
@@ -106,7 +106,7 @@ class RedisPartition:
         return Enqueued(tuple(admissions), news, outbox)
 
     def _admit(self, jobs: Sequence[NewJob]) -> Call:
-        return Call("enqueue", self._packing.groups_of(jobs))
+        return Call(self._packing.groups_of(jobs))
 
     def _admitted(
         self, jobs: Sequence[NewJob], since: Cursor, replies: Replies
