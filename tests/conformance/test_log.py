@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 from tests.clock import VirtualClock
 from tests.conformance.world import K2, K3, A, K, World, job, local, put
 
 from selaras._contracts.limits import LOG_LENGTH, NEWS_MOST
+from selaras._contracts.partition import Invalidation
 from selaras._core.positions import START, Cursor, Event, Scope
 from selaras._stores.memory import MemoryStore
 from selaras._stores.memory.partition import MemoryPartition
@@ -52,6 +54,39 @@ async def test_of_one_name_only_the_last_event_is_told(world: World) -> None:
         (3, Scope.KEY, K),
         (4, Scope.TAG, K),
     ]
+
+
+async def test_those_who_ask_at_one_moment_from_several_cursors_hear_what_came_after_theirs(world: World) -> None:
+    cursors = [await world.tail()]
+    for name in (K, K2, K):
+        cursors.append((await world.invalidate(name)).tail)
+    forked = Cursor(cursors[2].position, cursors[2].event_id ^ 1)
+    asked = [*cursors, cursors[1], START, forked, cursors[3]]
+
+    told = await asyncio.gather(
+        *(
+            world.home.invalidate(
+                Invalidation(keys=(K if number == 2 else f"k{number}",), tags=("t",) * (number % 2)), since
+            )
+            for number, since in enumerate(asked)
+        )
+    )
+
+    every = (await world.home.events_since(cursors[0])).events
+    log = {event.position: event for news in told for event in news.events} | {event.position: event for event in every}
+    for since, news in zip(asked, told, strict=True):
+        assert news.reset == (since in (START, forked))
+        if not news.reset:
+            last = {
+                (event.scope, event.name): event
+                for event in (log.get(at) for at in range(since.position + 1, news.tail.position + 1))
+                if event is not None
+            }
+            assert news.events == tuple(sorted(last.values(), key=lambda event: event.position))
+            assert len(news.ids) == len(news.events)
+    assert len({id for news in told for id in news.ids}) == len(
+        {event.position for news in told for event in news.events}
+    )
 
 
 async def test_a_newcomer_starts_from_the_tail_with_nothing(world: World) -> None:

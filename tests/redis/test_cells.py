@@ -330,9 +330,7 @@ async def test_fills_of_one_moment_are_one_call(cells: Process, redis_server: Re
     assert redis_server.calls()["evalsha"] == 1
 
 
-async def test_keys_voided_at_one_moment_are_one_call_and_each_is_told_once(
-    cells: Process, redis_server: RedisServer
-) -> None:
+async def test_keys_voided_at_one_moment_are_one_call(cells: Process, redis_server: RedisServer) -> None:
     keys = [f"k{number}" for number in range(50)]
     await asyncio.gather(*map(cells.cache, keys))
     tail = await cells.tail()
@@ -351,7 +349,7 @@ async def test_of_keys_voided_at_one_moment_one_may_be_written_by_somebody(cells
 
     told = await asyncio.gather(*(cells.invalidate(Invalidation((key,)), planted.news.tail) for key in ("a", "b", "a")))
 
-    assert [[event.name for event in news.events] for news in told] == [["a", "b"]] * 3
+    assert [[event.name for event in news.events] for news in told] == [["b", "a"]] * 3
     assert [intent.clean for intent in await cells.intents("b")] == [False]
 
 
@@ -365,7 +363,7 @@ async def test_names_voided_at_one_moment_are_one_call(cells: Process, redis_ser
     )
 
     assert redis_server.calls()["evalsha"] == 1
-    names = ["k", "t0", "all", *(f"t{number}" for number in range(1, 20)), "f"]
+    names = ["k", *(f"t{number}" for number in range(20)), "all", "f"]
     assert {tuple(event.name for event in news.events) for news in told} == {tuple(names)}
     look = await cells.look("k")
     assert isinstance(look, Miss)

@@ -9,8 +9,10 @@ Laws: `applied` and `confirmed` only grow, except that a log that was lost begin
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final
 
 from selaras._cache.breaker import Breaker
@@ -30,6 +32,8 @@ IDS_MOST: Final = 20_000
 """Positions whose event is known by its id, for the host tier."""
 
 _HOST_AGES_NS: Final = 100_000_000
+
+_position_of: Final = attrgetter("position")
 
 NEVER_YET: Final = -(1 << 62)
 """An instant before every other."""
@@ -126,9 +130,11 @@ class Follower:
     def _apply(self, news: News) -> None:
         known = self.applied.position
         bulk = self.bulk
-        for event in news.events:
-            if event.position > known:
-                bulk = max(bulk, self._take(event))
+        events = news.events
+        if events and events[0].position <= known:
+            events = events[bisect_right(events, known, key=_position_of) :]
+        for event in events:
+            bulk = max(bulk, self._take(event))
         if news.events:
             self._note_age(news.tail.position)
         if self._ids is not None:

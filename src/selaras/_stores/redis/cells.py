@@ -438,7 +438,7 @@ class Cells:
         return ((), decode_news(told, since)) if done else self._void_among_intents(keys, since)
 
     async def _void_among_intents(self, keys: Sequence[str], since: Cursor) -> tuple[Sequence[None], News]:
-        return await self._invalidations((Invalidation(keys=tuple(dict.fromkeys(keys))),), since)
+        return await self._invalidations((Invalidation(keys=tuple(keys)),), since)
 
     async def plant(self, instance: str, owner: Owner, keys: Sequence[str], since: Cursor) -> Planted:
         """See `Partition`."""
@@ -532,11 +532,11 @@ def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
 
 
 def _void_of(keys: Sequence[str]) -> Call:
-    return Call(tuple(dict.fromkeys(keys)))
+    return Call(tuple(keys))
 
 
 def _invalidation_of(several: Sequence[Invalidation]) -> Call:
-    fields = (tuple(dict.fromkeys(chain.from_iterable(of))) for of in zip(*map(astuple, several), strict=True))
+    fields = (tuple(chain.from_iterable(of)) for of in zip(*map(astuple, several), strict=True))
     return Call(names_of(Invalidation(*fields)))
 
 

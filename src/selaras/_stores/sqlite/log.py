@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from selaras._contracts.clock import Entropy
@@ -27,12 +31,46 @@ _MARK: Final = (
 _IS_ANY_OPEN: Final = f"SELECT 1 FROM intents WHERE key >= '{OPENING}' AND key < '{chr(ord(OPENING) + 1)}' LIMIT 1"
 _MARK_OF: Final = "SELECT position FROM marks WHERE scope = ? AND name = ?"
 _ID_AT: Final = "SELECT event_id FROM events WHERE position = ?"
-_AFTER: Final = "SELECT position, scope, name, event_id FROM events WHERE position > ? ORDER BY position"
+_AFTER: Final = "SELECT position, event_id, scope, name FROM events WHERE position > ? ORDER BY position"
 
 _SLEW_LOOK_US: Final = 1_000_000
 """Time in which nothing was written counts as this much at most: readers do not slew, and shall not be far off."""
 
 _SCOPES: Final = {scope.value: scope for scope in Scope}
+_position_of: Final = attrgetter("position")
+
+
+class _Told:
+    """What came after a cursor, of one name only the last. Verbs of one transaction ask from much the same one on: what one
+    was told, and what came since, tells the next.
+    """
+
+    __slots__ = ("_at", "_events", "_ids", "_since")
+
+    def __init__(self, since: Cursor, rows: Iterable[tuple[int, int, int, str]]) -> None:
+        self._since = since
+        self._events: dict[tuple[int, str], Event] = {}
+        self._ids: dict[tuple[int, str], int] = {}
+        self._at = {since.position: since.event_id}
+        for row in rows:
+            self.add(*row)
+
+    def add(self, position: int, event_id: int, scope: int, name: str) -> None:
+        of = scope, name
+        if self._events.pop(of, None) is not None:
+            del self._ids[of]
+        self._events[of] = Event(position, _SCOPES[scope], name)
+        self._ids[of] = self._at[position] = event_id
+
+    def knows(self, since: Cursor) -> bool:
+        """Say whether that cursor, or one before it, was asked for."""
+        return self._at.get(since.position) == since.event_id
+
+    def news(self, since: Cursor, tail: Cursor, epoch: int) -> News:
+        events = list(self._events.values())
+        first = bisect_right(events, since.position, key=_position_of) if since.position > self._since.position else 0
+        ids = islice(self._ids.values(), first, None)
+        return News(tail, tuple(events[first:]), epoch=epoch, ids=tuple(ids))
 
 
 class Log:
@@ -49,7 +87,7 @@ class Log:
         offset_us: the store's time is this and the time since boot; `slewed_us`: when it was last looked at.
     """
 
-    __slots__ = (*_FIELDS, "_con", "_entropy", "_loaded", "_unwritten")
+    __slots__ = (*_FIELDS, "_con", "_entropy", "_loaded", "_told", "_unwritten")
 
     position: int
     event_id: int
@@ -74,6 +112,7 @@ class Log:
         self._entropy = entropy
         self._loaded: tuple[int, ...] = ()
         self._unwritten: list[tuple[int, int, int, str]] = []
+        self._told: _Told | None = None
 
     def load(self) -> None:
         """Read the row, at the beginning of a transaction, if another connection may have changed it."""
@@ -86,6 +125,7 @@ class Log:
     def save(self) -> None:
         """Write the row if it changed, at the end of a transaction."""
         self.flush()
+        self._told = None
         row = (
             self.position, self.event_id, self.before_position, self.before_id, self.last_mark, self.tag_floor,
             self.epoch, self.counter, self.numbers, self.effects_waiting, self.tellings, self.serving,
@@ -104,6 +144,7 @@ class Log:
     def forget(self) -> None:
         """The transaction was rolled back."""
         self._unwritten.clear()
+        self._told = None
 
     def slew(self, instant_us: int, wall_us: int) -> None:
         """Let the store's time come nearer to civil time: it runs up to a tenth faster or slower, and never jumps."""
@@ -126,7 +167,10 @@ class Log:
         """Void `name`, for everybody, from here on."""
         self.position += 1
         self.event_id = self._entropy.getrandbits(63)
-        self._unwritten.append((self.position, self.event_id, scope.value, name))
+        event = self.position, self.event_id, scope.value, name
+        self._unwritten.append(event)
+        if self._told is not None:
+            self._told.add(*event)
         if scope is not Scope.KEY:
             self._con.execute(_MARK, (scope.value, name, self.position))
             if self.last_mark != OPEN_POSITION:
@@ -163,10 +207,13 @@ class Log:
 
     def news(self, since: Cursor) -> News:
         """Tell what came after `since`, of one name only the last event, or `reset`."""
-        if since.position == self.position and since.event_id == self.event_id:
-            return News(Cursor(self.position, self.event_id), epoch=self.epoch)
-        self.flush()
-        return news(self._con, (self.position, self.event_id, self.before_position, self.before_id, self.epoch), since)
+        tail = Cursor(self.position, self.event_id)
+        if since == tail:
+            return News(tail, epoch=self.epoch)
+        if self._told is None or not self._told.knows(since) or tail.position - since.position > NEWS_MOST:
+            self.flush()
+            self._told = _told_after(self._con, tail, self.before_position, self.before_id, since)
+        return self._told.news(since, tail, self.epoch) if self._told else News(tail, reset=True, epoch=self.epoch)
 
     def trim(self) -> int:
         """Forget the oldest events beyond the length kept. Returns how many."""
@@ -198,6 +245,7 @@ class Log:
         row = self._con.execute(_ID_AT, (self.position,)).fetchone()
         self.event_id = row[0] if row else self.before_id
         self.epoch += 1
+        self._told = None
 
     def begin_epoch(self, epoch: int) -> None:
         """Go on in a new epoch, behind an event that no other log has: so an epoch is known by its events, even if its
@@ -222,16 +270,15 @@ def news(con: Connection, tail: tuple[int, int, int, int, int], since: Cursor) -
     cursor = Cursor(position, event_id)
     if since == cursor:
         return News(cursor, epoch=epoch)
-    behind = position - since.position
-    if not 0 < behind <= NEWS_MOST or not _knows(con, since, before_position, before_id):
-        return News(cursor, reset=True, epoch=epoch)
-    last: dict[tuple[int, str], tuple[Event, int]] = {}
-    for at, scope, name, event_id in con.execute(_AFTER, (since.position,)):
-        last.pop((scope, name), None)
-        last[scope, name] = Event(at, _SCOPES[scope], name), event_id
-    told = last.values()
-    events, ids = tuple([event for event, _ in told]), tuple([event_id for _, event_id in told])
-    return News(cursor, events, epoch=epoch, ids=ids)
+    told = _told_after(con, cursor, before_position, before_id, since)
+    return told.news(since, cursor, epoch) if told else News(cursor, reset=True, epoch=epoch)
+
+
+def _told_after(con: Connection, tail: Cursor, before_position: int, before_id: int, since: Cursor) -> _Told | None:
+    """Read what came after `since`; None: that is not known here, or too much."""
+    if not 0 < tail.position - since.position <= NEWS_MOST or not _knows(con, since, before_position, before_id):
+        return None
+    return _Told(since, con.execute(_AFTER, (since.position,)))
 
 
 def _knows(con: Connection, cursor: Cursor, before_position: int, before_id: int) -> bool:
