@@ -44,13 +44,14 @@ class SimulatedClock:
 class SimulatedBell:
     """Rings when it is told to, if fate does not lose it."""
 
-    def __init__(self, address: str, loop: Loop) -> None:
+    def __init__(self, address: str, loop: Loop, partitions: int) -> None:
         self.address = address
         self._loop = loop
-        self._rung = False
+        self._partitions = partitions
+        self._rung = frozenset[int]()
         self._waiter: asyncio.Future[None] | None = None
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> frozenset[int]:
         """See `Bell`."""
         if not self._rung:
             self._waiter = self._loop.create_future()
@@ -58,15 +59,20 @@ class SimulatedBell:
                 async with asyncio.timeout(timeout):
                     await self._waiter
             except TimeoutError:
-                return False
+                return frozenset()
             finally:
                 self._waiter = None
-        self._rung = False
-        return True
+        rung, self._rung = self._rung, frozenset()
+        return rung
 
     def ring(self) -> None:
         """See `Bell`."""
-        self._rung = True
+        for partition in range(self._partitions):
+            self.ring_for(partition)
+
+    def ring_for(self, partition: int) -> None:
+        """It was rung there."""
+        self._rung |= {partition}
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -82,19 +88,19 @@ class Bells:
         self._delays = delays
         self._bells: dict[str, SimulatedBell] = {}
 
-    def make(self, look: object = None) -> SimulatedBell:
+    def make(self, look: object, partitions: int) -> SimulatedBell:
         """Make a bell of an address that no other has."""
         del look
-        bell = SimulatedBell(f"bell:{len(self._bells)}", self._loop)
+        bell = SimulatedBell(f"bell:{len(self._bells)}", self._loop, partitions)
         self._bells[bell.address] = bell
         return bell
 
-    def ring(self, address: str) -> None:
+    def ring(self, partition: int, address: str) -> None:
         """Ring one, by and by."""
         bell = self._bells.get(address)
         if bell is not None:
             for delay in self._delays():
-                self._loop.outside_later(delay, bell.ring)
+                self._loop.outside_later(delay, bell.ring_for, partition)
 
     def close(self) -> None:
         """Nothing to free."""

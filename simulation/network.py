@@ -266,7 +266,7 @@ class Linked:
 
     def bell(self) -> Bell:
         """See `Store`."""
-        return self._bells.make()
+        return self._bells.make(None, len(self.partitions))
 
     def listen(self, told: Grown) -> None:
         """See `Store`."""

@@ -136,8 +136,8 @@ class _SharedMemory(MemoryStore):
         self._world_bells = bells
         super().__init__(clock, partitions=partitions, entropy=entropy)
 
-    def _ring(self, address: str) -> None:
-        self._world_bells.ring(address)
+    def _ring(self, partition: int, address: str) -> None:
+        self._world_bells.ring(partition, address)
 
 
 class Node(Actor):

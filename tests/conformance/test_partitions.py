@@ -617,3 +617,25 @@ async def _fill_there(world: World, tags: tuple[str, ...] = ()) -> None:
     look = await _look(world)
     assert isinstance(look, Miss)
     await _there(world).fill([Fill(put(R, b"v0", tags=tags), look.token)], START)
+
+
+# -- bells
+
+
+async def test_a_bell_rings_for_the_partition_that_has_work_and_for_no_other(world: World) -> None:
+    bell = world.store.bell()
+    try:
+        worker = await world.worker(bell=bell.address)
+        for partition in world.store.partitions:
+            await worker.turn(partition=partition.index, idle=True)
+        while await bell.wait(0.1):  # somebody had to look, when it was first listened to
+            pass
+
+        await _there(world).enqueue([job(REMOTE_JOB)], START)
+
+        assert await bell.wait(5) == {1}
+        assert not await bell.wait(0.05)
+        bell.ring()
+        assert await bell.wait(5) == set(range(len(world.store.partitions)))
+    finally:
+        bell.close()

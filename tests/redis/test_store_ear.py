@@ -41,7 +41,7 @@ class Listener:
     def channel(self, name: str, partition: int = 0) -> str:
         return self.world.link.common.names.key(partition, name)
 
-    async def rang(self, within_s: float = 5.0) -> bool:
+    async def rang(self, within_s: float = 5.0) -> frozenset[int]:
         return await self.bell.wait(within_s)
 
     async def until_told(self, what: tuple[int, int]) -> None:
@@ -71,7 +71,7 @@ async def test_a_bell_rings_when_a_script_speaks_on_its_channel(redis_server: Re
             waiting = asyncio.create_task(here.rang())
             await asyncio.sleep(0.01)
             redis_server.call("PUBLISH", here.channel("bell:b1", partition), "")
-            assert await waiting
+            assert await waiting == {partition}
 
         redis_server.call("PUBLISH", here.channel("bell:another"), "")
         assert not await here.rang(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Attempt, Claim, Fate, NewJob, Put, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
+from selaras._stores.sqlite.bell import LOOK_EVERY_S, Ringer
 from selaras._stores.sqlite.file import CommitSign
 from selaras._stores.sqlite.store import SqliteStore
 from selaras._worker.system import SystemClock
@@ -308,6 +310,41 @@ async def test_a_waiter_notices_new_work_although_the_ring_was_lost(folder: Path
     bell.close()
 
 
+@pytest.mark.parametrize(
+    ("said", "where"), [(b"\x00\x02", {2}), (b"\x01", {0, 1, 2}), (b"\x00\x03", {0, 1, 2}), (b"", {0, 1, 2})]
+)
+async def test_a_datagram_names_the_partition_or_what_it_says_is_not_known(said: bytes, where: set[int]) -> None:
+    """An earlier version named none, and a store of more partitions may once have had this port."""
+    bell = Ringer().make(lambda partition: partition, 3)
+    host, port = bell.address.split(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.sendto(said, (host, int(port)))
+
+    assert await bell.wait(5) == where
+    assert not await bell.wait(0.01)
+    bell.close()
+
+
+async def test_rings_of_other_processes_add_up_until_somebody_waits() -> None:
+    bell, other = Ringer().make(lambda partition: partition, 3), Ringer()
+    for partition in (1, 2, 1):
+        other.ring(partition, bell.address)
+
+    assert await bell.wait(5) == {1, 2}
+    other.close()
+    bell.close()
+
+
+async def test_a_waiter_looks_at_every_partition_and_says_which_has_news() -> None:
+    news = [0, 0, 0]
+    bell = Ringer().make(news.__getitem__, 3)
+    news[1] += 1
+
+    assert await bell.wait(5) == {1}
+    assert not await bell.wait(LOOK_EVERY_S * 1.5)
+    bell.close()
+
+
 async def test_several_tasks_wait_for_one_bell(store: SqliteStore) -> None:
     bell = store.bell()
     waits = [asyncio.ensure_future(bell.wait(5)) for _ in range(3)]
@@ -315,7 +352,7 @@ async def test_several_tasks_wait_for_one_bell(store: SqliteStore) -> None:
 
     bell.ring()
 
-    assert await asyncio.gather(*waits) == [True, True, True]
+    assert await asyncio.gather(*waits) == [frozenset({0})] * 3
     assert not await bell.wait(0.01)
     bell.close()
 

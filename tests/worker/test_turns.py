@@ -405,3 +405,24 @@ async def test_room_that_one_partition_asks_for_in_vain_is_soon_another_ones() -
             return record.state is JobState.SUCCEEDED
 
         await ground.until(succeeded, seconds=2)
+
+
+# -- of several partitions
+
+
+async def test_a_bell_turns_the_partition_it_rings_for_and_no_other() -> None:
+    """A worker of many partitions must not ask all of them for each job."""
+    async with working({"n": Task(nothing)}, partitions=8) as ground:
+        partitions = ground.store.partitions
+        await ground.until(lambda: all(each.turns and each.turns[-1].idle for each in partitions))
+        await asyncio.sleep(0.02)
+        before, sent = [len(each.turns) for each in partitions], []
+
+        for job in "abcde":
+            sent.append(job)
+            await partitions[5].enqueue([NewJob(id=job, task="n")], START)
+            await ground.until(lambda: len(ground.host.ended) == len(sent))
+
+        turned = [len(each.turns) - turns for each, turns in zip(partitions, before, strict=True)]
+        assert [at for at, turns in enumerate(turned) if turns] == [5]
+        assert turned[5] <= 15

@@ -22,16 +22,19 @@ class Pulse(Protocol):
 
 
 class Bell(Protocol):
-    """Wakes one process. A hint: it may be lost or ring for nothing, and is never trusted."""
+    """Wakes one process, and says for which partitions. A hint: it may be lost or ring for nothing, and is never trusted."""
 
     address: str
 
-    async def wait(self, timeout: float) -> bool:
-        """Return True as soon as it rings, or something may have changed; False after `timeout` seconds."""
+    async def wait(self, timeout: float) -> frozenset[int]:
+        """Return the partitions it rings for, or where something may have changed, as soon as there is one.
+
+        None of them after `timeout` seconds.
+        """
         ...
 
     def ring(self) -> None:
-        """Ring it from this process, from any thread."""
+        """Ring it from this process, from any thread, for every partition."""
         ...
 
     def close(self) -> None:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from threading import Lock
+from typing import Final
+
+NOWHERE: Final = frozenset[int]()
 
 
 class Waiters:
-    """What a bell of any store wakes, from any thread. A ring that nobody waited for is kept for the next one."""
+    """What a bell of any store wakes, from any thread. A ring that nobody waited for is kept for the next one.
+
+    What is told, and kept, is for which partitions it rang.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._rung = False
-        self._futures: set[asyncio.Future[bool]] = set()
+        self._rung = NOWHERE
+        self._futures: set[asyncio.Future[frozenset[int]]] = set()
 
-    async def wait(self, timeout: float) -> bool:
-        """Return True as soon as somebody rings, or had rung; False after `timeout` seconds."""
+    async def wait(self, timeout: float) -> frozenset[int]:
+        """Return where it rings, as soon as somebody rings, or had rung; nowhere after `timeout` seconds."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[bool] = loop.create_future()
+        future: asyncio.Future[frozenset[int]] = loop.create_future()
         with self._lock:
             if self._rung:
-                self._rung = False
-                return True
+                rung, self._rung = self._rung, NOWHERE
+                return rung
             self._futures.add(future)
-        alarm = loop.call_later(timeout, _answer, future, False)
+        alarm = loop.call_later(timeout, _answer, future, NOWHERE)
         try:
             return await future
         finally:
@@ -31,30 +37,31 @@ class Waiters:
             with self._lock:
                 self._futures.discard(future)
 
-    def ring(self) -> None:
+    def ring(self, where: frozenset[int]) -> None:
         """Wake all who wait, or the next one who would."""
         with self._lock:
             futures = list(self._futures)
             self._futures.clear()
-            self._rung = not futures
+            if not futures:
+                self._rung |= where
         here = asyncio._get_running_loop()  # noqa: SLF001 - documented: None instead of an error
         for future in futures:
             loop = future.get_loop()
             if loop is here:
-                _answer(future, True)
+                _answer(future, where)
                 continue
             try:
-                loop.call_soon_threadsafe(_answer, future, True)
+                loop.call_soon_threadsafe(_answer, future, where)
             except RuntimeError:  # its loop is closed
                 pass
 
-    def take_ring(self) -> bool:
-        """Say whether it rang while nobody waited, and forget it."""
+    def take_ring(self) -> frozenset[int]:
+        """Say where it rang while nobody waited, and forget it."""
         with self._lock:
-            rung, self._rung = self._rung, False
+            rung, self._rung = self._rung, NOWHERE
         return rung
 
 
-def _answer(future: asyncio.Future[bool], rang: bool) -> None:
+def _answer(future: asyncio.Future[frozenset[int]], where: frozenset[int]) -> None:
     if not future.done():
-        future.set_result(rang)
+        future.set_result(where)

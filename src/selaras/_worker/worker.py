@@ -385,15 +385,14 @@ class Worker:
         """Pass the bell on."""
         while True:
             try:
-                rang = await bell.wait(BELL_MOST)
+                rung = await bell.wait(BELL_MOST)
             except Exception as error:  # noqa: BLE001 - a bell is a hint: without it the clock wakes us
                 tell(self._observer, Trouble(where="the bell", error=f"{type(error).__name__}: {error}"))
-                rang = True
+                rung = frozenset(range(len(self._store.partitions)))
                 await self._clock.sleep(BELL_MOST)
             tenure = self._tenures[-1]
-            if rang:
-                for turner in tenure.turners:
-                    turner.ring()
+            for partition in rung:
+                tenure.turners[partition].ring()
             tenure.look_at_leases(self._now())
 
     async def _keep_time(self, crew: Crew) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from selaras._contracts.clock import Clock, Entropy
@@ -23,7 +24,9 @@ class MemoryStore:
         chance = entropy or Random()  # event ids guard against mistakes, not against people
         self._bells: dict[str, MemoryBell] = {}
         self._numbers = itertools.count(1)
-        self.partitions = [MemoryPartition(i, partitions, clock, chance, self._ring) for i in range(partitions)]
+        self.partitions = [
+            MemoryPartition(i, partitions, clock, chance, partial(self._ring, i)) for i in range(partitions)
+        ]
 
     async def open(self) -> None:
         """Nothing to connect."""
@@ -38,17 +41,17 @@ class MemoryStore:
     def bell(self) -> Bell:
         """See `Store`."""
         address = f"memory:{next(self._numbers)}"
-        bell = MemoryBell(address, forget=lambda: self._bells.pop(address, None))
+        bell = MemoryBell(address, len(self.partitions), forget=lambda: self._bells.pop(address, None))
         self._bells[bell.address] = bell
         return bell
 
     def listen(self, told: Grown) -> None:
         """Whoever reads looks at the tail itself."""
 
-    def _ring(self, address: str) -> None:
+    def _ring(self, partition: int, address: str) -> None:
         bell = self._bells.get(address)
         if bell:
-            bell.ring()
+            bell.ring_for(partition)
 
 
 class _MemoryPulse:
@@ -65,18 +68,23 @@ class _MemoryPulse:
 class MemoryBell:
     """Wakes waiters of any loop in this process."""
 
-    def __init__(self, address: str, forget: Callable[[], object]) -> None:
+    def __init__(self, address: str, partitions: int, forget: Callable[[], object]) -> None:
         self.address = address
+        self._everywhere = frozenset(range(partitions))
         self._forget = forget
         self._waiters = Waiters()
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> frozenset[int]:
         """See `Bell`."""
         return await self._waiters.wait(timeout)
 
     def ring(self) -> None:
         """See `Bell`."""
-        self._waiters.ring()
+        self._waiters.ring(self._everywhere)
+
+    def ring_for(self, partition: int) -> None:
+        """It was rung there."""
+        self._waiters.ring(frozenset((partition,)))
 
     def close(self) -> None:
         """See `Bell`."""

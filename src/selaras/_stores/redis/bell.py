@@ -12,6 +12,7 @@ class RedisBell:
     """A bell. Scripts ring it by its address, over every partition's channel `bell:<address>`.
 
     Args:
+        partitions: how many the store has.
         attend: called on the waiter's loop, before it waits: somebody must listen for the bell.
         refused: what the server said when it did not let us listen; None: it did.
     """
@@ -20,18 +21,20 @@ class RedisBell:
         self,
         address: str,
         *,
+        partitions: int,
         attend: Callable[[], None],
         refused: Callable[[], StoreUnavailable | None],
         forget: Callable[[RedisBell], None],
     ) -> None:
         self.address = address
+        self._everywhere = frozenset(range(partitions))
         self._attend = attend
         self._refused = refused
         self._forget = forget
         self._told: StoreUnavailable | None = None
         self._waiters = Waiters()
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> frozenset[int]:
         """See `Bell`. Raises StoreUnavailable, once: the server does not let us listen."""
         self._attend()
         refused = self._refused()
@@ -43,7 +46,11 @@ class RedisBell:
 
     def ring(self) -> None:
         """See `Bell`."""
-        self._waiters.ring()
+        self._waiters.ring(self._everywhere)
+
+    def ring_for(self, partition: int) -> None:
+        """It was rung there, or may have been."""
+        self._waiters.ring(frozenset((partition,)))
 
     def close(self) -> None:
         """See `Bell`."""

@@ -6,7 +6,8 @@
 
 Laws:
     - What is pushed is a hint. It may be lost, and whenever it may have been (a connection made anew), every bell
-      rings and every log is said to have grown: somebody looks, and hears it from the store.
+      rings for the partitions it is about and their logs are said to have grown: somebody looks, and hears it from the
+      store.
     - What a process has done itself it hears of, too, and mostly from the reply first: so a log's news is passed on when
       those who wait for a reply of this turn of the loop have had it, and its events are read by whoever needs them.
     - It lives on one loop, the first that needs it; when that one is closed, on the next that does.
@@ -61,7 +62,13 @@ class Ear:
 
     def make_bell(self, address: str) -> RedisBell:
         """Make a bell that rings when its channel is spoken on."""
-        bell = RedisBell(address, attend=self.attend, refused=lambda: self.refused, forget=self._forget)
+        bell = RedisBell(
+            address,
+            partitions=self._common.partitions,
+            attend=self.attend,
+            refused=lambda: self.refused,
+            forget=self._forget,
+        )
         with self._lock:
             self._bells = {**self._bells, address: bell}
         self._renew()
@@ -139,12 +146,12 @@ class Ear:
         if name == "news":
             self._tell(partition, *_news_of(said))
         elif (bell := self._bells.get(name.removeprefix("bell:"))) is not None:
-            bell.ring()
+            bell.ring_for(partition)
 
     def may_have_missed(self, partition: int) -> None:
         """Something may have been said that nobody heard."""
         for bell in self._bells.values():
-            bell.ring()
+            bell.ring_for(partition)
         self._tell(partition, UNKNOWN)
 
     def _tell(self, partition: int, position: int, read: Callable[[], Pushed | None] = nothing_pushed) -> None:

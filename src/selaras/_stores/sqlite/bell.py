@@ -8,12 +8,14 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Final
 
-from selaras._stores.waiters import Waiters
+from selaras._stores.waiters import NOWHERE, Waiters
 
 LOOK_EVERY_S: Final = 0.25
 """How often a waiter looks at the store itself: a datagram may be lost, or sent in another network namespace."""
 
 _HOST: Final = "127.0.0.1"
+_SAID: Final = 2
+"""Bytes of a datagram: the partition. Earlier versions send one byte, and mean all of them."""
 
 
 class Ringer:
@@ -24,18 +26,18 @@ class Ringer:
         self._bells: dict[str, SqliteBell] = {}
         self._socket: socket.socket | None = None
 
-    def make(self, look: Callable[[], object]) -> SqliteBell:
-        """Make a bell; `look` returns something that differs when there may be news."""
-        bell = SqliteBell(look, self._forget)
+    def make(self, look: Callable[[int], object], partitions: int) -> SqliteBell:
+        """Make a bell; `look` returns something of a partition that differs when there may be news."""
+        bell = SqliteBell(look, partitions, self._forget)
         with self._lock:
             self._bells[bell.address] = bell
         return bell
 
-    def ring(self, address: str) -> None:
-        """Ring, from any thread; never fails."""
+    def ring(self, partition: int, address: str) -> None:
+        """Ring for a partition, from any thread; never fails."""
         bell = self._bells.get(address)
         if bell is not None:
-            bell.ring()
+            bell.ring_for(partition)
             return
         host, _, port = address.rpartition(":")
         if host != _HOST or not port.isdigit():
@@ -43,7 +45,7 @@ class Ringer:
         try:
             if self._socket is None:
                 self._socket = _datagram_socket()
-            self._socket.sendto(b"\x01", (host, int(port)))
+            self._socket.sendto(partition.to_bytes(_SAID), (host, int(port)))
         except OSError:  # whoever waits there looks by itself
             pass
 
@@ -63,38 +65,41 @@ class Ringer:
 class SqliteBell:
     """A socket that others send to, and the tasks that wait for it, on any loop."""
 
-    def __init__(self, look: Callable[[], object], closed: Callable[[SqliteBell], None]) -> None:
+    def __init__(self, look: Callable[[int], object], partitions: int, closed: Callable[[SqliteBell], None]) -> None:
         self._look = look
         self._told_closed = closed
-        self._seen = look()
+        self._everywhere = frozenset(range(partitions))
+        self._seen = [look(partition) for partition in range(partitions)]
         self._waiters = Waiters()
         self._listening: dict[asyncio.AbstractEventLoop, int] = {}
         self._socket = _datagram_socket()
         self._socket.bind((_HOST, 0))
         self.address = f"{_HOST}:{self._socket.getsockname()[1]}"
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> frozenset[int]:
         """See `Bell`."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         while True:
-            if self._heard():
-                return True
+            if rung := self._heard():
+                return rung
             left = end - loop.time()
             if left <= 0:
-                return False
-            if await self._wait_once(loop, min(left, LOOK_EVERY_S)):
-                return True
+                return NOWHERE
+            if rung := await self._wait_once(loop, min(left, LOOK_EVERY_S)):
+                return rung
             if left < LOOK_EVERY_S:
                 return self._heard()
-            seen = self._look()
-            if seen != self._seen:
-                self._seen = seen
-                return True
+            if differs := self._differs():
+                return differs
 
     def ring(self) -> None:
         """See `Bell`."""
-        self._waiters.ring()
+        self._waiters.ring(self._everywhere)
+
+    def ring_for(self, partition: int) -> None:
+        """It was rung there."""
+        self._waiters.ring(frozenset((partition,)))
 
     def close(self) -> None:
         """See `Bell`."""
@@ -105,7 +110,12 @@ class SqliteBell:
         self._listening.clear()
         self._socket.close()
 
-    async def _wait_once(self, loop: asyncio.AbstractEventLoop, timeout: float) -> bool:
+    def _differs(self) -> frozenset[int]:
+        """Look where there may be news."""
+        before, self._seen = self._seen, [self._look(partition) for partition in range(len(self._seen))]
+        return frozenset(at for at, (now, then) in enumerate(zip(self._seen, before, strict=True)) if now != then)
+
+    async def _wait_once(self, loop: asyncio.AbstractEventLoop, timeout: float) -> frozenset[int]:
         self._listen(loop)
         try:
             return await self._waiters.wait(timeout)
@@ -132,22 +142,23 @@ class SqliteBell:
                 pass
 
     def _readable(self) -> None:
-        if self._drain():
-            self.ring()
+        if said := self._drain():
+            self._waiters.ring(said)
 
-    def _heard(self) -> bool:
-        """Say whether it rang while nobody waited."""
-        rung = self._waiters.take_ring()
-        return self._drain() or rung
+    def _heard(self) -> frozenset[int]:
+        """Say where it rang while nobody waited."""
+        return self._waiters.take_ring() | self._drain()
 
-    def _drain(self) -> bool:
-        heard = False
+    def _drain(self) -> frozenset[int]:
+        heard = NOWHERE
         while True:
             try:
-                self._socket.recv(16)
+                said = self._socket.recv(16)
             except OSError:  # nothing is left, or it was closed
                 return heard
-            heard = True
+            partition = int.from_bytes(said)
+            is_one = len(said) == _SAID and partition in self._everywhere
+            heard |= frozenset((partition,)) if is_one else self._everywhere
 
 
 def _datagram_socket() -> socket.socket:

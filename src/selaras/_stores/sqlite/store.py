@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -49,7 +50,7 @@ class SqliteStore:
                     partitions=partitions,
                     synchronous=synchronous,
                 ),
-                self._ringer.ring,
+                partial(self._ringer.ring, index),
                 inline=inline,
             )
             for index in range(partitions)
@@ -68,18 +69,18 @@ class SqliteStore:
 
     def pulse(self) -> Pulse:
         """See `Store`."""
-        return _SqlitePulse([partition.pulse(self._ringer.ring) for partition in self.partitions])
+        return _SqlitePulse([each.pulse(partial(self._ringer.ring, each.index)) for each in self.partitions])
 
     def bell(self) -> Bell:
         """See `Store`."""
-        return self._ringer.make(self._signs_of_news)
+        return self._ringer.make(self._signs_of_news, len(self.partitions))
 
     def listen(self, told: Grown) -> None:
         """Whoever reads looks at the tail itself."""
 
-    def _signs_of_news(self) -> object:
+    def _signs_of_news(self, partition: int) -> object:
         try:
-            return [partition.signs_of_news() for partition in self.partitions]
+            return self.partitions[partition].signs_of_news()
         except StoreUnavailable:  # a bell is a hint: whoever it wakes hears of it from the store
             return None
 
