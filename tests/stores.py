@@ -85,6 +85,11 @@ class ForgetfulPartition(RedisPartition):
             if how == "another type":
                 call("SET", key, "something else")
 
+    def retype(self, name: str, *, lost: bool = False) -> None:
+        """Let somebody else write over a whole key, or take it away."""
+        call, key = self._server().call, self._names.key(self.index, name)
+        call("DEL", key) if lost else call("SET", key, "something else")
+
     def said(self, field: str) -> str:
         """Return what the partition says of itself."""
         return str(self._server().call("HGET", self._names.key(self.index, "meta"), field))

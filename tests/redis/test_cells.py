@@ -19,6 +19,7 @@ from selaras import StoreUnavailable
 from selaras._contracts.limits import NEWS_MOST
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Hit, Look, Miss
+from selaras._core.errors import StoreRefused
 from selaras._core.jobs.job import Put
 from selaras._core.positions import START, Cursor
 from selaras._stores.redis.address import Names, redis_address
@@ -382,12 +383,14 @@ async def test_one_reader_that_goes_away_does_not_disturb_the_others(cells: Proc
 
 
 async def test_a_refusal_is_told_to_everybody_who_was_in_the_call(cells: Process, redis_server: RedisServer) -> None:
-    redis_server.call("DEL", "cells:{cells.0}:entries")
-    redis_server.call("SET", "cells:{cells.0}:entries", "not a hash")
+    await cells.look("a")
+    redis_server.call("ACL", "SETUSER", "default", "-hmget", "-hget")
+    try:
+        said = await asyncio.gather(*(cells.look(key) for key in "abc"), return_exceptions=True)
+    finally:
+        redis_server.call("ACL", "SETUSER", "default", "+hmget", "+hget")
 
-    said = await asyncio.gather(*(cells.look(key) for key in "abc"), return_exceptions=True)
-
-    assert [type(one) for one in said] == [RuntimeError] * 3
+    assert [type(one) for one in said] == [StoreRefused] * 3
 
 
 # -- the log

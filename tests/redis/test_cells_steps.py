@@ -59,6 +59,7 @@ local steps = {
 }
 if name == 'create' then
     log_create()
+    let_set_be(K.marks, 0)
     cells_create()
     return finish()
 end

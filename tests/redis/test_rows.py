@@ -11,16 +11,19 @@ from typing import Final
 import msgspec
 import pytest
 from tests.clock import SECOND, VirtualClock
-from tests.conformance.world import LEASE, A, B, K, World, after, job, put
+from tests.conformance.world import K2, K3, LEASE, A, B, K, World, after, job, put
 from tests.stores import ForgetfulPartition, clear_servers, make_store
 
 from selaras._contracts.limits import INTENT_GRACE_US, REAP_GRACE_US
 from selaras._core.cache.entry import Standing
 from selaras._core.cache.opening import open_names
+from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Edge
+from selaras._core.jobs.states import JobState
 from selaras._core.positions import Scope
 from selaras._stores.redis import records, scripts
 from selaras._stores.redis.records import EXPIRED_PER_TURN, LOST_AT_ONCE
+from selaras._stores.redis.store import RedisStore
 
 _ENTRY_HEAD: Final = 44
 """Stamp, position, end, size, the value's id: what of an entry is no MessagePack."""
@@ -140,7 +143,7 @@ async def test_when_marks_are_damaged_no_value_is_served_that_they_may_have_void
 
         assert await world.value(K) is None
         assert await world.value("another") is None  # nobody knows any more what was voided
-        assert home.said("damaged").endswith(" marks")
+        assert home.said("damaged").endswith("marks")
         await world.invalidate(tags=("t",))
         assert [claim.job for claim in await worker.claims()] == [A]
 
@@ -159,6 +162,84 @@ async def test_when_marks_are_lost_a_tag_that_somebody_writes_stays_open(tmp_pat
         await worker.end(claim)
 
         assert not is_stored
+
+
+KEYS: Final = sorted({key for verb in scripts.verbs() for key in scripts.script(verb).keys})
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["retyped", "lost"])
+@pytest.mark.parametrize("key", KEYS)
+async def test_a_key_that_somebody_has_written_over_is_mended_by_whoever_meets_it(
+    tmp_path: Path, key: str, lost: bool
+) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.cache(K, tags=("t",))
+        await world.enqueue(job("in-vain"), job("writes", writes=(K2,)), job("waits", line="l"), job("too", line="l"))
+        first = await worker.claims(limit=2)
+        await worker.end(first[0])
+
+        home.retype(key, lost=lost)
+        if lost:
+            _greet_anew(world)
+        await world.enqueue(job(A), job(B, parents=after(A)), job("later", delay_us=SECOND))
+        await _mended(world)
+        worker = await world.worker()
+        await world.invalidate(K3, tags=("t",))
+        ran = set[str]()
+        for _ in range(6):
+            world.clock.advance(2 * SECOND)
+            worker.beat()  # what was claimed where a turn broke off
+            for claim in await worker.claims():
+                ran.add(claim.job)
+                await worker.end(claim)
+        _greet_anew(world)
+        await world.tend()
+
+        assert await world.value(K) is None
+        token = await world.miss(K)
+        assert await world.fill(token, put(K, b"v2"))
+        assert await world.value(K) == b"v2"
+        assert {A, B, "later"} <= ran
+        assert lost or home.said("damaged") != "None"
+
+
+def _greet_anew(world: World) -> None:
+    assert isinstance(world.store, RedisStore)
+    world.store.link.lines().forget(0)
+
+
+@pytest.mark.parametrize("key", ["intents", "owners", "falls"])
+async def test_while_a_writer_runs_nothing_is_stored_whichever_list_of_intents_is_written_over(
+    tmp_path: Path, key: str
+) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.cache(K)
+        await world.enqueue(job(A, writes=(K,)))
+        claim = await worker.claim()
+
+        home.retype(key)
+        await _mended(world)
+        during = await world.look(K)
+        await worker.end(claim)
+
+        assert during == Standing()
+        assert await home.intents(K) == ()
+        assert await world.fill(await world.miss(K), put(K, b"v2"))
+
+
+async def test_a_call_that_must_not_be_made_twice_is_not_where_it_broke_off(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.enqueue(job(A))
+        await worker.claim()
+
+        home.retype("cancels")
+        with pytest.raises(StoreUnavailable, match="written over a whole key"):
+            await home.cancel(A, "no longer wanted")
+
+        assert await home.cancel(A, "no longer wanted") == (JobState.RUNNING, True)
 
 
 # -- what one script does is bounded

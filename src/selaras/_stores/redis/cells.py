@@ -38,7 +38,7 @@ from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Put, Refusal
 from selaras._core.positions import START, Cursor, Event, News, Pushed, Scope
 from selaras._stores.redis.caller import Caller, raw
-from selaras._stores.redis.errors import meaning_of, told
+from selaras._stores.redis.errors import is_mistyped, meaning_of, told
 from selaras._stores.redis.gathered import Call, Gathered, Replies
 from selaras._stores.redis.lines import Command
 from selaras._stores.redis.records import DAMAGED
@@ -274,7 +274,7 @@ class Cells:
         Raises:
             StoreUnavailable: this user may not read values.
         """
-        values = [None if _is_no_text(value) else value for value in values]
+        values = [None if is_mistyped(value) else value for value in values]
         refused = next((value for value in values if value.__class__ is ReplyError), None)
         if refused is not None:
             raise told(refused, meaning_of(refused), where=self._caller.link.common.where(self._index), doing="'read'")
@@ -505,11 +505,6 @@ def entry_of(expires_in_us: int, row: bytes, value: bytes) -> Entry | None:
         return Entry(value, int(position), int(stamp, 16), checksum, expires_in_us, tags, known, note.encode("latin-1"))
     except DAMAGED:
         return None
-
-
-def _is_no_text(reply: Any) -> bool:
-    """Say whether in a value's key stands something else."""
-    return reply.__class__ is ReplyError and str(reply).startswith("WRONGTYPE")
 
 
 def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:

@@ -11,6 +11,7 @@ from typing import Final
 
 from selaras._core.errors import StoreRefused, StoreUnavailable
 from selaras._stores.redis.rights import commands_in
+from selaras._stores.redis.wire import ReplyError
 
 RIGHTS_PAGE: Final = "docs/redis.md#rights"
 
@@ -34,6 +35,8 @@ class Meaning(Enum):
     """The server does not know the script: load it, and send the command again."""
     GONE = auto()
     """The partition lost its memory: greet it, and send the command again."""
+    MISTYPED = auto()
+    """A script broke off, maybe half done, at a key of another type: somebody else wrote there. Greeted, the partition is mended."""
     SOON = auto()
     """It passes by itself, usually within seconds: wait, and send the command again."""
     DEMOTED = auto()
@@ -89,6 +92,8 @@ def meaning_of(error: Exception) -> Meaning:
     if _NO_SUCH_DB.search(text):
         return Meaning.REFUSED
     if _SCRIPT_FAULT.search(text):
+        if is_mistyped(error):
+            return Meaning.MISTYPED
         # A script that is not allowed a command, or meets a full memory, says so in the middle of its own words.
         inner = next((meaning for word, meaning in _INNER if word in text), None)
         return inner or Meaning.FAULT
@@ -103,6 +108,11 @@ _INNER: Final = (
     ("OOM ", Meaning.FULL),
     ("-READONLY", Meaning.DEMOTED),
 )
+
+
+def is_mistyped(reply: object) -> bool:
+    """Say whether a command met a key of another type than its own: somebody else wrote there."""
+    return isinstance(reply, ReplyError) and str(reply).startswith("WRONGTYPE")
 
 
 def told(error: Exception, meaning: Meaning, *, where: str, doing: str, script: str = "") -> Exception:
@@ -126,6 +136,11 @@ def told(error: Exception, meaning: Meaning, *, where: str, doing: str, script: 
             )
         case Meaning.SOON if text.startswith("LOADING"):
             return Loading(f"{where} is loading its data ({doing}); nothing was done")
+        case Meaning.MISTYPED:
+            return StoreUnavailable(
+                f"{where}: somebody has written over a whole key of the store ({doing} broke off there, and may have been done "
+                "in part): it is mended at the next call; selaras doctor tells which"
+            )
         case Meaning.FAULT:
             return RuntimeError(f"{doing} at {where}: {text}")
         case _:

@@ -2,12 +2,13 @@
 
     call ─> the wire of the partition ─> reply
               │ none, lost, MOVED              │ NOSCRIPT: load (one for all), again    ASK: there, this once
-              v                                │ SELARASGONE: greet, again
+              v                                │ SELARASGONE, WRONGTYPE: greet, again
             find, connect, greet (`lines`)     │ TRYAGAIN, LOADING, CLUSTERDOWN, READONLY...: wait, again
 
 Laws:
     - What was sent and not answered is not sent again, unless the caller says that twice is once (`repeats`).
-    - What an error reply refused was not done, and is sent again while the caller's patience lasts.
+    - What an error reply refused was not done, and is sent again while the caller's patience lasts. A script that broke off
+      at a key of another type counts as one whose reply was lost.
     - A script that ran is never sent again for the sake of the commands beside it.
 """
 
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Endpoint
-from selaras._stores.redis.errors import FINAL, Loading, Meaning, Passing, meaning_of, told
+from selaras._stores.redis.errors import FINAL, Loading, Meaning, Passing, is_mistyped, meaning_of, told
 from selaras._stores.redis.lines import ASKING, Command, Common, Lines, Patience, Script
 from selaras._stores.redis.topology import Sentinels, redirection
 from selaras._stores.redis.watch import Watch
@@ -247,9 +248,12 @@ class Link:
         """
         if not commands:
             return []
-        name = str(commands[0][0])
-        batch = _Batch(self, index, [pack(*words) for words in commands], name, repeats=True)
-        replies = await batch.run(Patience(URGENT_S if urgent else self._patience_s, urgent=urgent))
+        packed = [pack(*words) for words in commands]
+        patience = Patience(URGENT_S if urgent else self._patience_s, urgent=urgent)
+        replies = await _Batch(self, index, packed, str(commands[0][0]), repeats=True).run(patience)
+        if any(is_mistyped(reply) for reply in replies):
+            self.lines().forget(index)  # greeted, it is mended
+            replies = await _Batch(self, index, packed, str(commands[0][0]), repeats=True).run(patience)
         for words, reply in zip(commands, replies, strict=True):
             if isinstance(reply, ReplyError):
                 raise told(reply, meaning_of(reply), where=self.common.where(index), doing=str(words[0]))
@@ -309,7 +313,19 @@ class _Batch:
 
     def refused(self, error: Exception) -> None:
         """The script was sent, and refused."""
-        self._loads = meaning_of(error) is Meaning.UNLOADED
+        meaning = meaning_of(error)
+        self._loads = meaning is Meaning.UNLOADED
+        if meaning is Meaning.MISTYPED:
+            self._broke_off(error)
+
+    def _broke_off(self, error: Exception) -> None:
+        """The script met a key of another type. Raises StoreUnavailable: it must not be sent again."""
+        common, index = self._common, self._index
+        self._lines.forget(index)
+        if not self._repeats:
+            doing = common.doing(index, self._name)
+            raise told(error, Meaning.MISTYPED, where=common.where(index), doing=doing)
+        self.lost()
 
     async def run(self, patience: Patience) -> list[Any]:
         """Send what has no reply yet, until all have one. Raises StoreUnavailable."""
@@ -401,6 +417,8 @@ class _Batch:
                     self._loads = True
                 case Meaning.GONE:
                     self._lines.forget(index)
+                case Meaning.MISTYPED:
+                    self._broke_off(reply)
                 case _:
                     if meaning is Meaning.DEMOTED:
                         self._lines.demoted(wire)

@@ -464,14 +464,52 @@ local function cells_drop_dead()
     sweep('floors', K.floors, floors, is_open)
 end
 
--- Let the keys exist.
+-- Whoever had an intent has one yet: the hash of them was lost.
+local function cells_stand_again()
+    owners_of('')
+    for key in pairs(owners_by_key) do intents:set(key, mend_intents(key)) end
+end
+
+-- Whoever has an intent is listed again: a list of them was lost.
+local function cells_list_again()
+    local page = call('HSCAN', K.intents, '0', 'COUNT', LIMIT.OWNERS_MOST)
+    for place = 1, #page[2], 2 do
+        local key = page[2][place]
+        for _, intent in ipairs(key ~= ABSENT and intents:get(key) or {}) do
+            local member = owner_prefix(intent[HOME], intent[JOB]) .. key
+            owners:add(member)
+            if intent[UNTIL_US] > 0 then falls:add(member, intent[UNTIL_US]) end
+        end
+    end
+end
+
+-- Let the keys be there; what was lost with them is told by the others, as far as it can be.
 local function cells_create()
-    for _, key in ipairs({K.entries, K.tokens, K.floors, K.intents}) do call('HSET', key, ABSENT, '') end
-    for _, key in ipairs({K.owners, K.falls}) do call('ZADD', key, 0, ABSENT) end
+    for _, key in ipairs({K.entries, K.tokens, K.floors}) do let_hash_be(key) end
+    local are_listed = let_set_be(K.owners, 0)
+    are_listed = let_set_be(K.falls, 0) and are_listed
+    local do_stand = let_hash_be(K.intents)
+    if not do_stand then
+        cells_stand_again()
+    elseif not are_listed then
+        cells_list_again()
+    end
 end
 
 -- A new epoch: no entry and no token of the old one is trusted (P20). Intents say themselves of which one they are.
 local function cells_forget()
     call('UNLINK', K.entries, K.tokens)
-    cells_create()
+    let_hash_be(K.entries)
+    let_hash_be(K.tokens)
+end
+
+-- The marks were lost: nobody knows of which tags and families the last events are not known any more. A new epoch
+-- begins, and no value of the old one is served.
+local function cells_lose_marks()
+    damage('marks')
+    log_begin_epoch(M.epoch + 1)
+    call('HSET', K.meta, 'epoch', M.epoch)
+    cells_forget()
+    M.last_mark = M.position
+    cells_open_again()
 end

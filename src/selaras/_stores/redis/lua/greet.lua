@@ -1,4 +1,4 @@
--- greet: makes a partition, or begins a new epoch of one that its server may have forgotten parts of
+-- greet: makes a partition or keys that it lacks, and begins a new epoch of one that its server may have forgotten parts of
 -- uses: log, cells
 -- arguments: format, partitions, index, run id of the server, sharded (1: hints go by sharded pub/sub), the highest epoch that the caller has seen (-1: none), whether a full server would throw jobs away
 -- reply: the format and the partitions that it has, and its epoch; format 0: there is none, and none was made
@@ -7,31 +7,53 @@
 -- flags: allow-oom
 
 local format, partitions, index_, run, sharded, seen, loses_jobs = unpack(REQ)
-local last_event = not ledger and call('LRANGE', K.log, -1, -1)[1]
-local is_new = not ledger and not last_event
+if type(redis.pcall('HGET', K.meta, 'format')) == 'table' then
+    call('UNLINK', K.meta)
+    damage('meta')
+end
+local told = redis.pcall('LRANGE', K.log, -1, -1)
+local is_new = not ledger and not told.err and not told[1]
 if is_new and loses_jobs and seen < 0 then -- who has seen one goes on
     return { 0, 0, 0 }
 end
-if is_new then
-    call('HSET', K.meta, 'format', format, 'partitions', partitions, 'run', run)
-    M.partitions, M.index, M.epoch = partitions, index_, seen + 1
-    log_create()
-    cells_create()
-    for _, key in ipairs({
-        K.jobs, K.dyn, K.queues, K.turns, K.lines, K.directory, K.holders, K.counts, K.left, K.edges, K.pages, K.accepted,
-    }) do
-        call('HSET', key, ABSENT, '')
-    end
-    for _, key in ipairs({ K.ready, K.members, K.mixed, K.asked, K.cancels, K.idle, K.outbox, K.batches, K.dependents, K.tellings }) do
-        call('ZADD', key, 0, ABSENT)
-    end
-    for _, key in ipairs({ K.due, K.expiry, K.ended, K.far, K.strays, K.offers, K.page_order }) do
-        call('ZADD', key, '+inf', ABSENT)
+local kept = call('HMGET', K.meta, 'format', 'partitions', 'run', 'epoch')
+if not (tonumber(kept[1]) and tonumber(kept[2])) then -- they are written first: whoever finds more without them takes it for his own
+    kept[1], kept[2] = format, partitions
+    call('HSET', K.meta, 'format', format, 'partitions', partitions)
+    if not is_new then
+        damage('meta')
     end
 end
-local kept = call('HMGET', K.meta, 'format', 'partitions', 'run', 'epoch')
+if tonumber(kept[1]) ~= format or tonumber(kept[2]) ~= partitions then
+    return { 0, tonumber(kept[1]), tonumber(kept[2]), M.epoch }
+end
+if is_new then
+    M.partitions, M.index, M.epoch = partitions, index_, seen + 1
+    kept[3] = run
+    call('HSET', K.meta, 'run', run)
+end
+if told.err then
+    call('UNLINK', K.log)
+    damage('log')
+end
+if not told[1] then
+    log_create()
+end
+local has_marks = let_set_be(K.marks, 0) or is_new
+cells_create()
+for _, key in ipairs({
+    K.jobs, K.dyn, K.queues, K.turns, K.lines, K.directory, K.holders, K.counts, K.left, K.edges, K.pages, K.accepted,
+}) do
+    let_hash_be(key)
+end
+for _, key in ipairs({ K.ready, K.members, K.mixed, K.asked, K.cancels, K.idle, K.outbox, K.batches, K.dependents, K.tellings }) do
+    let_set_be(key, 0)
+end
+for _, key in ipairs({ K.due, K.expiry, K.ended, K.far, K.strays, K.offers, K.page_order }) do
+    let_set_be(key, '+inf')
+end
 if not ledger and not is_new then -- it was written over: what it said is reckoned from the rest, and all cached values are void
-    local is_read, position, event_id = pcall(struct.unpack, EVENT_HEAD, last_event)
+    local is_read, position, event_id = pcall(struct.unpack, EVENT_HEAD, told[1])
     if not (is_read and position >= 0 and position < 2 ^ 52 and event_id >= 0 and event_id < 2 ^ 52) then
         position, event_id = 0, 0
     end
@@ -57,12 +79,13 @@ if not ledger and not is_new then -- it was written over: what it said is reckon
     kept[3] = false
     damage('the ledger')
 end
-if tonumber(kept[1]) == format and tonumber(kept[2]) == partitions then
-    M.sharded = sharded
-    if kept[3] ~= run or M.epoch < seen then
-        log_begin_epoch(math.max(M.epoch, seen) + 1)
-        call('HSET', K.meta, 'run', run, 'epoch', M.epoch)
-        cells_forget()
-    end
+M.sharded = sharded
+if kept[3] ~= run or M.epoch < seen then
+    log_begin_epoch(math.max(M.epoch, seen) + 1)
+    call('HSET', K.meta, 'run', run, 'epoch', M.epoch)
+    cells_forget()
 end
-return finish(tonumber(kept[1]), tonumber(kept[2]), M.epoch)
+if not has_marks then
+    cells_lose_marks()
+end
+return finish(format, partitions, M.epoch)

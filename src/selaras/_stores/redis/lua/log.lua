@@ -108,7 +108,7 @@ function news(position, event_id)
     end
     if position > 0 and behind > 0 and behind <= LIMIT.NEWS_MOST then
         local told = call('LRANGE', K.log, -behind - 1, -1)
-        if told[1]:sub(1, 16) == struct.pack(EVENT_HEAD, position, event_id) then
+        if told[1] and told[1]:sub(1, 16) == struct.pack(EVENT_HEAD, position, event_id) then
             return {M.position, M.event_id, M.epoch, 0, told}
         end
     end
@@ -133,8 +133,22 @@ local function log_trim()
     return trimmed
 end
 
--- Let the keys exist.
+-- Let the log be there; it begins with the last event that was forgotten.
 local function log_create()
-    call('RPUSH', K.log, struct.pack(EVENT_HEAD, 0, 0))
-    call('ZADD', K.marks, 0, ABSENT)
+    M.before_position = M.position
+    call('RPUSH', K.log, struct.pack(EVENT_HEAD, M.position, M.event_id))
 end
+
+-- Let a key be there that must always be. Of another type it is somebody else's, and goes. Returns whether it was there.
+local function let_be(key, found, ...)
+    if type(found) == 'string' then return true end
+    if type(found) == 'table' then
+        call('UNLINK', key)
+        damage(key)
+    end
+    call(...)
+    return false
+end
+
+local function let_hash_be(key) return let_be(key, redis.pcall('HGET', key, ABSENT), 'HSET', key, ABSENT, '') end
+local function let_set_be(key, score) return let_be(key, redis.pcall('ZSCORE', key, ABSENT), 'ZADD', key, score, ABSENT) end

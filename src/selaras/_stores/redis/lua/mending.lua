@@ -130,14 +130,10 @@ local function recount_ready()
     end
 end
 
--- Looks at some of the marks. Where one is none, or they are gone, nobody knows of which tags and families the last events
--- are not known any more: a new epoch begins, and no value of the old one is served.
+-- Looks at some of the marks. Where one is none, or they are gone, they are lost.
 local function mend_marks()
-    local kept = redis.pcall('ZSCORE', K.marks, ABSENT)
-    local is_sound = type(kept) == 'string'
-    if type(kept) == 'table' then
-        call('UNLINK', K.marks)
-    elseif is_sound then
+    local is_sound = let_set_be(K.marks, 0)
+    if is_sound then
         local came = tonumber(call('HGET', K.meta, 'sweep:marks') or 0) or 0
         local found = call('ZRANGE', K.marks, string.format('%d', came), string.format('%d', came + LIMIT.MENDED_AT_ONCE - 1))
         for _, mark in ipairs(found) do
@@ -152,13 +148,7 @@ local function mend_marks()
         end
     end
     if not is_sound then
-        damage('marks')
-        call('ZADD', K.marks, 0, ABSENT)
-        log_begin_epoch(M.epoch + 1)
-        call('HSET', K.meta, 'epoch', M.epoch)
-        cells_forget()
-        M.last_mark = M.position
-        cells_open_again()
+        cells_lose_marks()
     end
 end
 
