@@ -57,9 +57,7 @@ async def test_of_one_name_only_the_last_event_is_told(world: World) -> None:
 
 
 async def test_those_who_ask_at_one_moment_from_several_cursors_hear_what_came_after_theirs(world: World) -> None:
-    cursors = [await world.tail()]
-    for name in (K, K2, K):
-        cursors.append((await world.invalidate(name)).tail)
+    cursors = [await world.tail(), *[(await world.invalidate(name)).tail for name in (K, K2, K)]]
     forked = Cursor(cursors[2].position, cursors[2].event_id ^ 1)
     asked = [*cursors, cursors[1], START, forked, cursors[3]]
 
