@@ -4,9 +4,9 @@
     hit          the same through the typed API, `await product(42)`
     coalesced    reads of the shared tier, without a local one, from 64 tasks of one process that want the same value
     apart        the same, each task another one of a thousand values (no floor: hardly any two can share a look)
-    invalidate   `await key.invalidate()`, one after another, beside `await client.set(...)` of redis-py, if it is installed;
-                 beside a SET through the store's own connection, which does nothing but send it (no floor); on SQLite beside a
-                 bare transaction of one UPDATE, without a program around it (no floor)
+    invalidate   `await key.invalidate()` beside `await client.set(...)` of redis-py, if it is installed: by 64 tasks, each of
+                 another key, and one after another; beside a SET through the store's own connection, which does nothing but
+                 send it (no floor); on SQLite beside a bare transaction of one UPDATE, without a program around it (no floor)
 
 It starts a Redis of its own. All but invalidations on Redis is this process's processor time: what else the machine does counts least
 that way. Rounds are interleaved, and the least of them counts.
@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -142,6 +143,7 @@ async def shared(url: str) -> list[Figure]:
 # -- invalidations
 
 VOIDS: Final = 200
+VOIDS_A_TASK: Final = 10
 
 
 async def _times(work: Callable[[], Awaitable[object]]) -> None:
@@ -149,33 +151,46 @@ async def _times(work: Callable[[], Awaitable[object]]) -> None:
         await work()
 
 
+async def _at_once(work: Callable[[int], Awaitable[object]]) -> None:
+    async def task(number: int) -> None:
+        for _ in range(VOIDS_A_TASK):
+            await work(number)
+
+    await asyncio.gather(*map(task, range(TASKS)))
+
+
 async def invalidations_redis(url: str) -> list[Figure]:
-    """Measure an invalidation beside plain SETs."""
+    """Measure an invalidation beside plain SETs, one after another and by many tasks."""
     app = Selaras(url, namespace="floors-voids")
     product = _family(app)
-    least = Least(time.perf_counter)
+    alone, together = Least(time.perf_counter), Least(time.perf_counter)
     async with app:
         link = link_to(url)
-        key = product.key(42)
-        ways: dict[str, Callable[[], Awaitable[object]]] = {
-            "ours": key.invalidate,
-            "own connection": lambda: link.pipeline(0, [("SET", "floors-plain", "x" * 40)]),
+        keys = [product.key(number) for number in range(TASKS)]
+        ways: dict[str, Callable[[int], Awaitable[object]]] = {
+            "ours": lambda number: keys[number].invalidate(),
+            "own connection": lambda number: link.pipeline(0, [("SET", f"floors-plain-{number}", "x" * 40)]),
         }
         if find_spec("redis") is not None:
             client = importlib.import_module("redis.asyncio").from_url(url)
-            ways["redis-py"] = lambda: client.set("floors-plain", "x" * 40)
+            ways["redis-py"] = lambda number: client.set(f"floors-plain-{number}", "x" * 40)
         for _ in range(ROUNDS * 3):
             for way, work in ways.items():
-                await least.take(way, _times(work))
-    ours = least.us("ours", VOIDS)
-    click.echo("invalidate redis: " + ", ".join(f"{way} {least.us(way, VOIDS):.0f} us" for way in ways), err=True)
-    return [
-        Figure(
-            f"invalidate, {way}", "redis", "x", 1.3 if way == "redis-py" else None, True, ours / least.us(way, VOIDS)
-        )
-        for way in ways
-        if way != "ours"
-    ]
+                await alone.take(way, _times(partial(work, 42)))
+                await together.take(way, _at_once(work))
+    figures: list[Figure] = []
+    for row, least, count in (
+        ("invalidate", alone, VOIDS),
+        (f"invalidate by {TASKS}", together, TASKS * VOIDS_A_TASK),
+    ):
+        us = {way: least.us(way, count) for way in ways}
+        click.echo(f"{row} redis: " + ", ".join(f"{way} {one:.0f} us" for way, one in us.items()), err=True)
+        figures += [
+            Figure(f"{row}, {way}", "redis", "x", 1.3 if way == "redis-py" else None, True, us["ours"] / us[way])
+            for way in ways
+            if way != "ours"
+        ]
+    return figures
 
 
 async def invalidations_sqlite(url: str, folder: str) -> list[Figure]:
@@ -241,7 +256,7 @@ def floors(rows: tuple[str, ...]) -> None:
         floor = "" if one.floor is None else f"{'at most' if one.most else 'at least'} {one.floor:,g} {one.unit}"
         verdict = "ok" if one.good else "BELOW"
         value = f"{one.value:,.2f}" if one.most else f"{one.value:,.0f}"
-        click.echo(f"{one.row:26} {one.where:7} {value:>10} {one.unit:3} {floor:20} {verdict if floor else ''}")
+        click.echo(f"{one.row:32} {one.where:7} {value:>10} {one.unit:3} {floor:20} {verdict if floor else ''}")
     sys.exit(0 if all(one.good for one in figures) else 1)
 
 

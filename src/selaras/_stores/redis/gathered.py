@@ -182,13 +182,13 @@ class _Meeting(Generic[Item, Result, Shared]):
 
     def set_result(self, told: Any, /) -> None:
         self._answered = True
-        replies: list[Any] = told if self._call.after else [told]
-        if replies[0].__class__ is ReplyError:
-            self._begin(self._go_the_long_way(refused=replies[0]))
-        elif any(reply.__class__ is ReplyError for reply in replies):
-            self._begin(self._mend(replies))
+        script, *after = told if self._call.after else (told,)
+        if script.__class__ is ReplyError:
+            self._begin(self._go_the_long_way(refused=script))
+        elif after and any(reply.__class__ is ReplyError for reply in after):
+            self._begin(self._mend(script, after))
         else:
-            self._conclude(replies[0], replies[1:])
+            self._conclude(script, after)
 
     # -- towards the end
 
@@ -218,24 +218,24 @@ class _Meeting(Generic[Item, Result, Shared]):
     def _is_repeated(self) -> None:
         self._repeated = True
 
-    async def _mend(self, replies: list[Any]) -> None:
+    async def _mend(self, script: list[Any], after: list[Any]) -> None:
         """The script is done, and must not be sent again; what was refused behind it may be, unless it would be again."""
         caller = self._gathered.caller
         refused = [
             place
-            for place, reply in enumerate(replies)
+            for place, reply in enumerate(after)
             if isinstance(reply, ReplyError) and meaning_of(reply) not in FINAL
         ]
         try:
-            again = await caller.link.pipeline(caller.index, [self._call.after[place - 1] for place in refused])
+            again = await caller.link.pipeline(caller.index, [self._call.after[place] for place in refused])
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
             return
         for place, reply in zip(refused, again, strict=True):
-            replies[place] = reply
-        self._conclude(replies[0], replies[1:])
+            after[place] = reply
+        self._conclude(script, after)
 
     def _conclude(self, reply: list[Any], after: list[Any]) -> None:
         try:
