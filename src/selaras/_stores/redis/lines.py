@@ -225,6 +225,7 @@ class Lines:
         self._unused(wire)
         if node is not None:
             node.wire = None
+            self.beside.add(wire)
             self.loop.call_later(self.common.address.account.silence_s, wire.abort, reason)
 
     # -- finding, connecting, greeting
@@ -300,6 +301,7 @@ class Lines:
             node.wire = None
             self.common.topology.doubt(node.endpoint)
         self._unused(wire)
+        self.beside.discard(wire)
 
     def _unused(self, wire: Wire) -> None:
         for wires in (self.wires, self._slow_wires):
