@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -637,5 +639,22 @@ async def test_a_bell_rings_for_the_partition_that_has_work_and_for_no_other(wor
         assert not await bell.wait(0.05)
         bell.ring()
         assert await bell.wait(5) == set(range(len(world.store.partitions)))
+    finally:
+        bell.close()
+
+
+async def test_a_bell_that_rings_as_the_time_is_over_is_heard_then_or_the_next_time(world: World) -> None:
+    bell = world.store.bell()
+    loop = asyncio.get_running_loop()
+    try:
+        while await bell.wait(0.05):
+            pass
+
+        waiting = asyncio.ensure_future(bell.wait(0.001))
+        await asyncio.sleep(0)
+        loop.call_later(0.001, bell.ring)
+        time.sleep(0.01)  # both times are over before the loop looks again
+
+        assert await waiting or await bell.wait(0.05)
     finally:
         bell.close()

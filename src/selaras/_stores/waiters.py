@@ -29,7 +29,7 @@ class Waiters:
                 rung, self._rung = self._rung, NOWHERE
                 return rung
             self._futures.add(future)
-        alarm = loop.call_later(timeout, _answer, future, NOWHERE)
+        alarm = loop.call_later(timeout, self._answer, future, NOWHERE)
         try:
             return await future
         finally:
@@ -48,10 +48,10 @@ class Waiters:
         for future in futures:
             loop = future.get_loop()
             if loop is here:
-                _answer(future, where)
+                self._answer(future, where)
                 continue
             try:
-                loop.call_soon_threadsafe(_answer, future, where)
+                loop.call_soon_threadsafe(self._answer, future, where)
             except RuntimeError:  # its loop is closed
                 pass
 
@@ -61,7 +61,9 @@ class Waiters:
             rung, self._rung = self._rung, NOWHERE
         return rung
 
-
-def _answer(future: asyncio.Future[frozenset[int]], where: frozenset[int]) -> None:
-    if not future.done():
-        future.set_result(where)
+    def _answer(self, future: asyncio.Future[frozenset[int]], where: frozenset[int]) -> None:
+        if not future.done():
+            future.set_result(where)
+        elif where:  # it was told that the time is over, and is not awake yet
+            with self._lock:
+                self._rung |= where
