@@ -73,10 +73,13 @@ class ForgetfulPartition(RedisPartition):
         self._server().call("HSET", key, field, written(row.encode(errors="surrogateescape")))
 
     def damage_marks(self, how: str) -> None:
-        """Let somebody else write over where the last events of tags and families stand: `how` is one of three ways."""
+        """Let somebody else write over where the last events of tags and families stand: `how` is a way, or a position."""
         call, key = self._server().call, self._names.key(self.index, "marks")
-        if how == "a mark":
-            (mark,) = [member for member in self.members("marks") if member.startswith("1:")]
+        marks = [member for member in self.members("marks") if member.startswith("1:")]
+        if how[-1].isdigit() or how.endswith("inf"):
+            call("ZADD", key, how, *marks)
+        elif how == "a mark":
+            (mark,) = marks
             position = call("ZSCORE", key, mark)
             call("ZREM", key, mark)
             call("ZADD", key, str(position), "something else")

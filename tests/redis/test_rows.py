@@ -128,7 +128,7 @@ async def _mended(world: World) -> None:
         pass
 
 
-@pytest.mark.parametrize("how", ["a mark", "all marks", "another type"])
+@pytest.mark.parametrize("how", ["a mark", "all marks", "another type", "-3", "0.5", "-inf"])
 async def test_when_marks_are_damaged_no_value_is_served_that_they_may_have_voided(tmp_path: Path, how: str) -> None:
     async with on_server("redis-1", tmp_path) as (world, home):
         worker = await world.worker()
@@ -146,6 +146,20 @@ async def test_when_marks_are_damaged_no_value_is_served_that_they_may_have_void
         assert home.said("damaged").endswith("marks")
         await world.invalidate(tags=("t",))
         assert [claim.job for claim in await worker.claims()] == [A]
+
+
+@pytest.mark.parametrize("position", ["-3", "0.5", "-inf", "inf"])
+async def test_a_mark_whose_position_was_written_over_voids_what_bears_its_tag_at_once(
+    tmp_path: Path, position: str
+) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        await world.cache(K, tags=("t",))
+        await world.invalidate(tags=("t",))
+        await world.invalidate("another")
+
+        home.damage_marks(position)
+
+        assert await world.value(K) is None
 
 
 async def test_when_marks_are_lost_a_tag_that_somebody_writes_stays_open(tmp_path: Path) -> None:

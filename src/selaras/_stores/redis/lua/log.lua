@@ -78,7 +78,10 @@ local function log_may_void(position)
     return position < M.last_mark or position < M.tag_floor
 end
 
--- Whether the family or one of the tags has an event after `position` (P12).
+-- Whether a position may be one: an event's, or that of what is open. Those of marks may have been written over.
+local function is_mark(at) return at >= 0 and at % 1 == 0 and (at <= M.position or at == LIMIT.OPEN_POSITION) end
+
+-- Whether the family or one of the tags has an event after `position` (P12), or one of which nobody knows when.
 local function log_voided_after(position, family, tags)
     if not log_may_void(position) then return false end
     if #tags > 0 and position < M.tag_floor then return true end
@@ -87,7 +90,8 @@ local function log_voided_after(position, family, tags)
     for first = 1, #names, 4000 do
         local last = math.min(first + 3999, #names)
         for _, mark in ipairs(call('ZMSCORE', K.marks, unpack(names, first, last))) do
-            if mark and tonumber(mark) > position then return true end
+            local at = mark and tonumber(mark)
+            if at and (at > position or not is_mark(at)) then return true end
         end
     end
     return false

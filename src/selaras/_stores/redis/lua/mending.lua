@@ -135,14 +135,17 @@ local function mend_marks()
     local is_sound = let_set_be(K.marks, 0)
     if is_sound then
         local came = tonumber(call('HGET', K.meta, 'sweep:marks') or 0) or 0
-        local found = call('ZRANGE', K.marks, string.format('%d', came), string.format('%d', came + LIMIT.MENDED_AT_ONCE - 1))
-        for _, mark in ipairs(found) do
-            if mark ~= ABSENT and not string.find(mark, '^[' .. SCOPE.TAG .. SCOPE.FAMILY .. ']:') then
+        local found = call('ZRANGE', K.marks, string.format('%d', came), string.format('%d', came + LIMIT.MENDED_AT_ONCE - 1), 'WITHSCORES')
+        for i = 1, #found, 2 do
+            local mark = found[i]
+            local is_named = mark == ABSENT or string.find(mark, '^[' .. SCOPE.TAG .. SCOPE.FAMILY .. ']:')
+            if not (is_named and is_mark(tonumber(found[i + 1]))) then
                 is_sound = false
                 call('ZREM', K.marks, mark)
+                call('ZADD', K.marks, 0, ABSENT)
             end
         end
-        local at = #found == LIMIT.MENDED_AT_ONCE and came + LIMIT.MENDED_AT_ONCE or 0
+        local at = #found == 2 * LIMIT.MENDED_AT_ONCE and came + LIMIT.MENDED_AT_ONCE or 0
         if at ~= came then
             call('HSET', K.meta, 'sweep:marks', string.format('%d', at))
         end
