@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 import itertools
 import os
 from collections.abc import Callable
@@ -92,6 +93,11 @@ class ForgetfulPartition(RedisPartition):
         """Let somebody else write over a whole key, or take it away."""
         call, key = self._server().call, self._names.key(self.index, name)
         call("DEL", key) if lost else call("SET", key, "something else")
+
+    def done(self) -> int:
+        """Return how many commands the server has run."""
+        told = str(self._server().call("INFO", "commandstats"))
+        return sum(int(calls) for calls in re.findall(r"calls=(\d+)", told))
 
     def said(self, field: str) -> str:
         """Return what the partition says of itself."""

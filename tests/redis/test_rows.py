@@ -303,6 +303,90 @@ async def test_attempts_of_many_lost_workers_are_taken_from_them_in_steps(tmp_pa
         assert third.lost == 0
 
 
+async def test_attempts_of_one_lost_worker_are_taken_from_it_in_steps(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, _):
+        await world.enqueue(*(job(f"job-{number}") for number in range(3 * LOST_AT_ONCE // 2)))
+        worker = await world.worker()
+        claims = await worker.claims(limit=2 * LOST_AT_ONCE)
+        world.clock.advance(LEASE + SECOND)
+        await world.tend()
+        world.clock.advance(REAP_GRACE_US + LEASE)
+
+        first = await world.tend()
+        again = await (await world.worker()).claims(limit=2 * LOST_AT_ONCE)
+        second, third = await world.tend(), await world.tend()
+
+        assert [(one.lost, one.again) for one in (first, second)] == [(LOST_AT_ONCE, True), (LOST_AT_ONCE // 2, False)]
+        assert third.lost == 0
+        assert {claim.job for claim in again} == {claim.job for claim in claims[:LOST_AT_ONCE]}
+        assert not worker.beat(*claims).enrolled
+
+
+async def test_a_worker_that_comes_back_in_the_middle_keeps_what_was_not_taken_from_it(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, _):
+        await world.enqueue(*(job(f"job-{number}") for number in range(3 * LOST_AT_ONCE // 2)))
+        worker = await world.worker()
+        claims = await worker.claims(limit=2 * LOST_AT_ONCE)
+        world.clock.advance(LEASE + SECOND)
+        await world.tend()
+        world.clock.advance(REAP_GRACE_US + LEASE)
+        await world.tend()
+
+        told = worker.beat(*claims)
+
+        assert told.enrolled
+        assert [one.job for one in told.lost] == [claim.job for claim in claims[:LOST_AT_ONCE]]
+        assert (await world.tend()).lost == 0
+
+
+async def test_a_line_that_was_written_over_is_given_to_nobody_until_its_holder_is_found(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.enqueue(job(A, line="l"), job(B, line="l"))
+        claim = await worker.claim()
+
+        home.overwrite("lines", "l")
+        await world.enqueue(job("late", line="l"))
+        first = await worker.claims()
+        await _mended(world)
+        second = await worker.claims()
+        await worker.end(claim)
+
+        assert (first, second) == ((), ())
+        assert (await worker.claim()).job == B
+
+
+@pytest.mark.parametrize("how", ["written over", "lost", "retyped"])
+async def test_a_line_that_was_lost_and_whose_holder_has_ended_goes_on(tmp_path: Path, how: str) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.enqueue(job(A, line="l"), job(B, line="l"))
+        claim = await worker.claim()
+
+        if how == "written over":
+            home.overwrite("lines", "l")
+        else:
+            home.retype("lines", lost=how == "lost")
+        await worker.end(claim)
+        await _mended(world)
+        await _mended(world)
+
+        assert (await worker.claim()).job == B
+
+
+async def test_one_line_that_was_written_over_costs_as_much_however_many_jobs_run(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.enqueue(*(job(f"job-{number}") for number in range(50)), job(A, line="l"))
+        await worker.claims()
+
+        home.overwrite("lines", "l")
+        before = home.done()
+        await world.enqueue(job(B, line="l"))
+
+        assert home.done() - before < 40
+
+
 async def test_of_more_intents_than_one_script_looks_through_a_damaged_one_stands_for_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

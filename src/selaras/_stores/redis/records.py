@@ -40,7 +40,7 @@ MENDED_AT_ONCE: Final = 200
 EXPIRED_PER_TURN: Final = 1_000
 LOST_AT_ONCE: Final = 1_000
 """Jobs that expired while they were ready, that a turn which meets them lets go; attempts that a round of housekeeping takes
-from lost workers, unless one alone had more. The next one goes on.
+from lost workers. The next one goes on.
 """
 
 OWNERS_MOST: Final = 20_000
@@ -319,7 +319,7 @@ HASHES: Final = {
     "accepted": Hash("is_accepted"),
     "entries": Hash("is_entry"),
     "tokens": Hash("is_token"),
-    "lines": Hash("IS_LINE", "mend_line", is_packed=True),
+    "lines": Hash("IS_LINE", "mend_lost_line", is_packed=True),
     "directory": Hash("IS_NAME", is_packed=True),
     "holders": Hash("IS_HOLDER", "mend_holder", is_packed=True),
     "intents": Hash("are_intents", "mend_intents", is_packed=True),

@@ -13,6 +13,8 @@ local offers = index(K.offers)
 local asked = index(K.asked)
 local ended = index(K.ended)
 local begun, is_telling, told_so_many = {}, false, 0 -- see tell_on
+local WHOEVER = '\254' -- holds a line of which nobody knows yet who does: no job's id has this byte
+local are_lines_lost = false -- some were met that had been written over
 local elsewhere = {} -- name -> the partition it belongs to, of names that do not belong here
 local NO_EXTRA = { '', NOTHING, NOTHING, '', NOTHING, NOTHING, 0, 0, 0, NOTHING }
 local DEFAULT = {
@@ -526,10 +528,10 @@ local function join_line(row)
     return line
 end
 
--- What is made of a line that was written over: those who wait in it say who they are, and the turns who holds it.
-local function mend_line(name)
+-- What is made of a line: those who wait in it say who they are.
+local function mend_line(name, holder)
     members:flush()
-    local line, prefix = { '', '', {}, 0 }, sized(name)
+    local line, prefix = { holder, '', {}, 0 }, sized(name)
     local upper, from = '(' .. prefix .. '\255', '[' .. prefix
     while true do
         local member = call('ZRANGE', K.members, from, upper, 'BYLEX', 'LIMIT', 0, 1)[1]
@@ -552,29 +554,25 @@ local function mend_line(name)
             from = '(' .. its .. '\255'
         end
     end
-    local function holds(id)
-        local row = get_row(id)
-        if row and row[ROW.state] == STATE.RUNNING and row.extra[EXTRA.line] == name then
-            line[LINE.holder], line[LINE.head] = id, ''
-        end
-    end
-    for _, field in ipairs(call('ZRANGE', K.batches, '-', '(\255', 'BYLEX')) do
-        local told = turns:get(field)
-        local claims = told and told[TOLD.claims] or NOTHING
-        for i = 1, #claims, 2 do
-            holds(claims[i])
-        end
-    end
-    asked:flush()
-    for _, member in ipairs(call('ZRANGE', K.asked, '-', '(\255', 'BYLEX')) do
-        if #member > 4 then
-            holds(text(member, 13 + struct.unpack('>I4', member)))
-        end
-    end
     if #line[LINE.groups] > 1 then
         mixed:add(name)
     end
+    if holder == WHOEVER and line[LINE.head] ~= '' then
+        line[LINE.holder] = '' -- else none would be ready
+    end
     return line
+end
+
+-- What is made of a line that was written over. Whoever waits in it runs once all jobs have been looked at: one may hold it.
+local function mend_lost_line(name)
+    if not are_lines_lost then
+        are_lines_lost = true
+        at_end(function()
+            call('HSET', K.meta, 'lines_lost', 1)
+            call('HSETNX', K.meta, 'mend', 'jobs 0')
+        end)
+    end
+    return mend_line(name, WHOEVER)
 end
 
 -- The first member of a group in a line; one that is none of it goes.
@@ -1599,9 +1597,10 @@ local function expire_one(row)
     return 1
 end
 
--- Returns the running jobs of an instance, oldest claim first. `is_wanted`: which (job, fence, turn) to look at.
-local function running_of(instance, is_wanted)
-    local wanted, ids = {}, {}
+-- Returns the running jobs of an instance, oldest claim first, so many at most, and whether there may be more. `is_wanted`:
+-- which (job, fence, turn) to look at.
+local function running_of(instance, is_wanted, most)
+    local wanted = {}
     local prefix = sized(instance)
     local fields = under(K.batches, prefix)
     turns:prefetch(fields)
@@ -1612,7 +1611,6 @@ local function running_of(instance, is_wanted)
         for i = 1, #claims, 2 do
             if is_wanted(claims[i], claims[i + 1], turn) then
                 wanted[#wanted + 1] = { claims[i], claims[i + 1] }
-                ids[#ids + 1] = claims[i]
             end
         end
     end
@@ -1624,15 +1622,24 @@ local function running_of(instance, is_wanted)
             wanted[#wanted + 1] = { id, row[ROW.fence] }
         end
     end
-    read_ahead(ids)
     table.sort(wanted, function(a, b)
         return a[2] < b[2]
     end)
-    local running = {}
-    for _, one in ipairs(wanted) do
-        running[#running + 1] = jobs_holds(instance, one[1], one[2])
+    local running, step = {}, most or math.max(1, #wanted)
+    for first = 1, #wanted, step do
+        local ids = {}
+        for i = first, math.min(first + step - 1, #wanted) do
+            ids[#ids + 1] = wanted[i][1]
+        end
+        read_ahead(ids)
+        for i = first, first + #ids - 1 do
+            running[#running + 1] = jobs_holds(instance, wanted[i][1], wanted[i][2])
+            if #running == most and i < #wanted then
+                return running, true
+            end
+        end
     end
-    return running
+    return running, false
 end
 
 local function serve(queues_served, jobs)

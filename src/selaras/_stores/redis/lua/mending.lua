@@ -44,10 +44,22 @@ local function mend_line_of(row)
     local line = name ~= '' and lines:get(name)
     if name ~= '' and not (line and line[LINE.holder] == row.id) then -- an ordered retry kept it
         stand(members, in_line(row))
-        if not line then
-            lines:set(name, mend_line(name))
+        if not line then -- whoever held it would have said so, if he had come before
+            damage('a line')
+            lines:set(name, mend_line(name, WHOEVER))
             arrange(name)
         end
+    end
+end
+
+-- A running job holds its line, whatever that says.
+local function mend_held_by(row)
+    local name = row.extra[EXTRA.line]
+    local line = name ~= '' and lines:get(name)
+    if name ~= '' and not (line and line[LINE.holder] == row.id) then
+        damage('a line')
+        lines:set(name, mend_line(name, row.id))
+        arrange(name)
     end
 end
 
@@ -70,6 +82,9 @@ local function mend_job(id)
         stand(due, in_due(row), row[ROW.due_us])
     elseif state == STATE.RUNNING then
         mend_running(row)
+        if row[ROW.state] == STATE.RUNNING then
+            mend_held_by(row)
+        end
     elseif state == STATE.BLOCKED then
         for _, wait in ipairs({ unpack(row[ROW.waits]) }) do
             local noted = wait[3] == M.index and call('HGET', K.edges, edge_field(wait[1], id, wait[2]))
@@ -87,32 +102,28 @@ local function mend_job(id)
     end
 end
 
--- Whether a line's row says what those who stand in it say.
-local function is_so(name, line)
+local function mend_line_by_name(name)
+    local line = lines:get(name)
+    if not line or (line[LINE.holder] == WHOEVER and are_lines_lost) then
+        return
+    end
     local function stands(id, is_there)
         local row = id ~= '' and get_row(id)
         return id == '' or (row and row.extra[EXTRA.line] == name and is_there(row[ROW.state]))
     end
-    local function may_hold(state)
+    local is_held = stands(line[LINE.holder], function(state)
         return not FINAL[state]
-    end
-    local function is_ready(state)
+    end)
+    local is_headed = stands(line[LINE.head], function(state)
         return state == STATE.READY
-    end
+    end)
     local prefix = sized(name)
-    return stands(line[LINE.holder], may_hold) and stands(line[LINE.head], is_ready)
-        and line[LINE.waiting] == call('ZLEXCOUNT', K.members, '[' .. prefix, '(' .. prefix .. '\255')
-end
-
-local function mend_line_by_name(name)
-    local line = lines:get(name)
-    if line then
-        members:flush()
-        if not is_so(name, line) then
-            lines:set(name, mend_line(name))
-        end
-        arrange(name)
+    members:flush()
+    local waiting = call('ZLEXCOUNT', K.members, '[' .. prefix, '(' .. prefix .. '\255')
+    if not (is_held and is_headed and line[LINE.waiting] == waiting) then
+        lines:set(name, mend_line(name, is_held and line[LINE.holder] or ''))
     end
+    arrange(name)
 end
 
 -- How many are ready in a queue its lanes say, whatever became of a job that could not say where it stood.
@@ -157,11 +168,15 @@ end
 
 -- Goes on with it. Returns whether there is more that is urgent.
 local function mend_some()
-    local looked = call('HMGET', K.meta, 'mend', 'look')
+    local looked = call('HMGET', K.meta, 'mend', 'look', 'lines_lost')
     local field = looked[1] and 'mend' or 'look'
     local stage, cursor = string.match(looked[1] or looked[2] or '', '^(%a+) (%d+)$')
     if stage ~= 'lines' then
         stage, cursor = 'jobs', stage == 'jobs' and cursor or '0'
+    end
+    if looked[3] and (stage == 'lines' or cursor == '0') then -- whoever holds a line must be looked for first
+        field, stage, cursor = 'mend', 'jobs', '0'
+        call('HDEL', K.meta, 'lines_lost')
     end
     local count = looked[1] and LIMIT.MENDED_AT_ONCE or LIMIT.LOOKED_AT
     local page = call('HSCAN', stage == 'jobs' and K.jobs or K.lines, cursor, 'COUNT', count)

@@ -2,7 +2,7 @@
 -- uses: log, rows, cells, jobs, mending
 -- arguments: limit
 -- keys: none
--- cost: O(limit log N), O(I) for I instances, and O(M) for M attempts of lost workers: of several, in steps        -- promise: atomic
+-- cost: O(limit log N), and O(I) for I instances        -- promise: atomic
 -- flags: allow-oom
 
 local expiry = index(K.expiry)
@@ -40,10 +40,13 @@ for _, one in ipairs(late) do
         holders:set(instance, holder)
         suspected = suspected + 1
     elseif NOW - holder[HOLDER.suspected_us] >= math.max(LIMIT.REAP_GRACE_US, math.floor(holder[HOLDER.lease_us] / 2)) then
-        local running = running_of(instance, function()
+        local running
+        running, are_left = running_of(instance, function()
             return true
-        end)
-        strike(instance)
+        end, LIMIT.LOST_AT_ONCE - lost)
+        if not are_left then
+            strike(instance)
+        end
         for _, row in ipairs(running) do
             lose(row, REASON.LOST)
         end
