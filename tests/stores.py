@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import re
 import itertools
 import os
+import re
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
