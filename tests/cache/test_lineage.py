@@ -196,3 +196,19 @@ def test_pages_of_another_version_are_empty() -> None:
 
     assert page_of(page_bytes(page)) == page
     assert page_of(b"\xc1") == page_of(None) == []
+
+
+async def test_what_all_partitions_were_told_is_one_happening_with_the_position_of_each(tmp_path: Path) -> None:
+    async with World("memory-4", tmp_path) as world:
+        process = await world.process("p")
+        lineage = with_lineage(world, "p", process)
+        await process.cache.invalidate([world.slot()])
+
+        await process.cache.invalidate(families=["product"], tags=["t"])
+        await process.cache.invalidate(families=["product"])
+
+        tails = {index: follower.applied.position for index, follower in enumerate(process.cache._followers)}
+        assert [one.key for one in lineage.recent] == ["product:42", "tag t", "family product", "family product"]
+        assert lineage.recent[-1].positions == tails
+        (page,) = [page_of(page_bytes([lineage.recent[-1]]))]
+        assert [one.at(partition) for one in page for partition in tails] == list(tails.values())

@@ -95,3 +95,42 @@ def test_what_the_command_line_did_is_explained_too(shell: Shell, line: Line) ->
     happened = [one["what"] for one in line.json("explain", "product", "42")["happened"]]
 
     assert sorted(happened) == ["filled", "filled", "voided"]
+
+
+@everywhere
+def test_an_invalidation_by_the_text_of_a_key_is_explained_though_no_app_was_named(
+    shell: Shell, line: Line, url: str
+) -> None:
+    shell.enqueue()
+    at = (url or "sqlite:///selaras.db") if url else ""
+
+    assert line("cache", "invalidate", "--key", "product:42", *(("-u", at) if at else ())).exit_code == 0
+
+    (happening,) = line.json("explain", "product", "42")["happened"]
+    assert (happening["what"], happening["key"]) == ("voided", "product:42")
+    assert happening["position"] > 0
+
+
+@everywhere
+def test_what_voided_a_tag_or_a_family_is_told_at_the_position_of_the_key_s_own_partition(
+    shell: Shell, line: Line
+) -> None:
+    shell.write("shop.py", (shell.directory / "shop.py").read_text().replace("ttl=300", 'ttl=300, tags="shelf:{id}"'))
+    shell.enqueue()
+    assert line("cache", "invalidate", "--tag", "shelf", "3").exit_code == 0
+    for id in range(5):
+        assert line("cache", "invalidate", "product", str(id)).exit_code == 0  # the logs are of different lengths now
+    assert line("cache", "invalidate", "--family", "product").exit_code == 0
+    for id in range(5):
+        assert line("cache", "invalidate", "product", str(id)).exit_code == 0
+
+    events: dict[str, int] = {}
+    for id in range(5):
+        explained = line.json("explain", "product", str(id))
+        wide = {one["key"]: one["position"] for one in explained["happened"] if one["key"] != f"product:{id}"}
+        last = max(one["position"] for one in explained["happened"])
+        partition = explained["standing"][0].partition(" in ")[2].partition(",")[0]
+        events[partition] = events.get(partition, 0) + 1
+        assert set(wide) == ({"family product", "tag shelf:3"} if id == 3 else {"family product"})
+        assert wide["family product"] + events[partition] == last
+    assert "voided with tag shelf:3" in line("explain", "product", "3").stdout

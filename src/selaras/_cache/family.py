@@ -176,6 +176,13 @@ class Family:
             return False
         return now == tags or set(now) <= set(tags)
 
+    def tags_known(self, arguments: Any) -> tuple[str, ...]:
+        """Return the tags that values of these arguments bear, where that can be told without a value."""
+        try:
+            return self.tags(arguments, None) if self.tags is not None else ()
+        except Exception:  # noqa: BLE001 - of the program's own, which expects a value
+            return ()
+
     def late_us(self, ttl_us: int) -> int:
         """Return how long past its ttl a value is kept: to be served, or to be compared with the next one."""
         compared = self.adaptive is not None or self.load_again is not None

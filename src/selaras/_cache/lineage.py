@@ -97,6 +97,7 @@ class Lineage:
         self.full_until_ns = 0  # there was no room for another job: not worth a look before
         self._jobs_left = self._noted_left = 0
         self._page: list[Happening] = []
+        self._wide: dict[str, Happening] = {}  # those of this page that concern tags and families, the last of each
         self._pages = 0  # full ones
         self._published_ns = self._now_ns()
         self._is_fresh = True
@@ -116,18 +117,33 @@ class Lineage:
         session.watcher = watch
         return watch
 
-    def note(self, what: What, key: str, *, job: str = "", task: str = "", position: int = 0) -> None:
-        """Note what happened to a key."""
+    def note(self, what: What, key: str, *, job: str = "", task: str = "", position: int = 0) -> Happening | None:
+        """Note what happened to a key. Returns None if this second has no room for it."""
         if self._noted_left <= 0 and not self._next_second():
-            return
+            return None
         self._noted_left -= 1
-        self._add(Happening(self._clock.wall_us(), what, key, self._where, job, task, position))
+        happening = Happening(self._clock.wall_us(), what, key, self._where, job, task, position)
+        self._add(happening)
+        return happening
 
-    def note_here(self, what: What, key: str, *, position: int = 0) -> None:
+    def note_here(self, what: What, key: str, *, position: int = 0) -> Happening | None:
         """The same; the job that runs here did it, if one does."""
-        if self._noted_left > 0 or self._next_second():
-            task, _, job = self._by()
-            self.note(what, key, job=job, task=task, position=position)
+        if self._noted_left <= 0 and not self._next_second():
+            return None
+        task, _, job = self._by()
+        return self.note(what, key, job=job, task=task, position=position)
+
+    def note_wide(self, name: str, partition: int, position: int) -> None:
+        """Note that a tag or a family is void in one of the partitions: what they all are told is one happening."""
+        last = self._wide.get(name)
+        if last is not None and partition not in last.positions and last.job == self._by()[2]:
+            last.positions[partition] = position
+            self._is_fresh = False
+            return
+        happening = self.note_here(What.VOIDED, name, position=position)
+        if happening is not None:
+            self._wide[name] = happening
+            happening.positions[partition] = position
 
     def ended(self, watch: Watch, job: str, task: str) -> None:
         """A watched job has ended: note what it read."""
@@ -146,7 +162,7 @@ class Lineage:
     def _add(self, happening: Happening) -> None:
         self.recent.append(happening)
         if len(self._page) >= PAGE_MOST:  # what was not published in time makes way: readers are told what is there
-            self._page = []
+            self._page, self._wide = [], {}
             self._pages += 1
         self._page.append(happening)
         self._is_fresh = False

@@ -228,14 +228,14 @@ class Voiding:
         news = await self._partitions[index].invalidate(names, follower.applied)
         self._heard(follower, news, sent)
         if self._lineage is not None:
-            self._note(self._lineage, names, news.tail.position, first=index == 0)
+            self._note(self._lineage, names, index, news.tail.position)
 
-    def _note(self, lineage: Lineage, names: Invalidation, position: int, *, first: bool) -> None:
+    def _note(self, lineage: Lineage, names: Invalidation, index: int, position: int) -> None:
         for key in names.keys:
             lineage.note_here(What.VOIDED, key, position=position)
-        for kind, several in (("tag", names.tags), ("family", names.families)) if first else ():
+        for kind, several in (("tag", names.tags), ("family", names.families)):
             for name in several:
-                lineage.note_here(What.VOIDED, f"{kind} {name}", position=position)
+                lineage.note_wide(f"{kind} {name}", index, position)
 
     def _version(self, slot: Slot, value: Any) -> int | None:
         return None if slot.family.version is None or value is None else slot.family.version(value)

@@ -219,7 +219,7 @@ async def invalidate(
         await target.app.process().cache.invalidate(families=[family])
         said = {"family": family}
     elif key is not None:
-        await invalidate_key(target.store, key)
+        await invalidate_key(target.store, key, target.app.process().cache.lineage)
         said = {"key": key}
     else:
         place = key_for(target, words[0], words[1:])

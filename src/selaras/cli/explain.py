@@ -79,24 +79,33 @@ async def _explain_job(target: Target, id: str, happenings: Sequence[Happening],
 
 async def _explain_key(target: Target, words: Sequence[str], happenings: Sequence[Happening], *, as_json: bool) -> None:
     key = key_for(target, words[0], words[1:])
-    concerns = {key.name, f"family {words[0]}"}
+    slot = key.slot
+    concerns = {key.name, f"family {words[0]}", *(f"tag {tag}" for tag in slot.family.tags_known(slot.arguments))}
     own = [one for one in happenings if one.key in concerns]
-    standing = await target.app.process().cache.window.explain(key.slot)
+    standing = await target.app.process().cache.window.explain(slot)
     if as_json:
-        print_json({"key": key.name, "standing": standing, "happened": [_facts(one) for one in own]})
+        print_json({"key": key.name, "standing": standing, "happened": [_facts(one, slot.partition) for one in own]})
         return
     for line in standing:
         click.echo(line)
     click.echo()
     rows = [
-        (instant_text(one.at_us), one.what.value, one.job, one.task, str(one.position or ""), one.tier, one.where)
+        (
+            *(instant_text(one.at_us), _what_text(one, key.name), one.job, one.task),
+            *(str(one.at(slot.partition) or ""), one.tier, one.where),
+        )
         for one in own
     ]
     print_table(_COLUMNS, rows, empty="nothing was noted of it lately")
 
 
+def _what_text(one: Happening, key: str) -> str:
+    return one.what.value if one.key == key else f"{one.what.value} with {one.key}"
+
+
 def _did(one: Happening) -> tuple[str, str, str, str]:
-    return instant_text(one.at_us), one.what.value, one.key, str(one.position or "")
+    position = "" if len(one.positions) > 1 else str(one.position or "")  # each partition has its own
+    return instant_text(one.at_us), one.what.value, one.key, position
 
 
 def _maker_text(read: Happening, maker: Happening | None) -> str:
@@ -108,7 +117,8 @@ def _maker_text(read: Happening, maker: Happening | None) -> str:
     return f"{who}, {maker.what.value} at {maker.position}, {instant_text(maker.at_us)}"
 
 
-def _facts(one: Happening) -> dict[str, Any]:
+def _facts(one: Happening, partition: int | None = None) -> dict[str, Any]:
+    """Return it as JSON. `partition`: whose position of an invalidation that went to several is meant."""
     return {
         "at": instant_json(one.at_us),
         "what": one.what.value,
@@ -116,6 +126,6 @@ def _facts(one: Happening) -> dict[str, Any]:
         "process": one.where,
         "job": one.job,
         "task": one.task,
-        "position": one.position or None,
+        "position": (one.position if partition is None else one.at(partition)) or None,
         "tier": one.tier,
     }

@@ -10,8 +10,10 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from selaras._cache.lineage import Lineage
 from selaras._contracts.partition import CacheStats, Instance, Invalidation, JobFilter, JobPage, Partition, QueueStats
 from selaras._contracts.store import Store
+from selaras._core.cache.lineage import What
 from selaras._core.jobs.failure import MESSAGE_MOST, cut
 from selaras._core.jobs.job import Admission, JobKind, JobRecord, Refusal
 from selaras._core.jobs.states import JobState
@@ -179,7 +181,9 @@ async def _ask(store: Store, question: Callable[[Partition], Awaitable[T]]) -> l
     return list(await asyncio.gather(*(question(partition) for partition in store.partitions)))
 
 
-async def invalidate_key(store: Store, key: str) -> None:
+async def invalidate_key(store: Store, key: str, lineage: Lineage | None) -> None:
     """Void one value by the text of its key."""
     partition = store.partitions[partition_of(key, len(store.partitions))]
-    await partition.invalidate(Invalidation(keys=(key,)), START)
+    news = await partition.invalidate(Invalidation(keys=(key,)), START)
+    if lineage is not None:
+        lineage.note_here(What.VOIDED, key, position=news.tail.position)

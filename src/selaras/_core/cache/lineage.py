@@ -42,6 +42,7 @@ class Happening(Struct, frozen=True, array_like=True):
         job, task: who did it; empty outside of jobs. A `writing()` scope is a job of the task "writing".
         position: of the log, as far as it is known; 0: it is not.
         tier: of a read.
+        positions: of the logs of all partitions in which a tag or a family was voided, by partition.
     """
 
     at_us: int
@@ -52,6 +53,11 @@ class Happening(Struct, frozen=True, array_like=True):
     task: str = ""
     position: int = 0
     tier: str = ""
+    positions: dict[int, int] = {}
+
+    def at(self, partition: int) -> int:
+        """Return its position in the log of a partition, as far as it is known."""
+        return self.positions.get(partition, 0) if self.positions else self.position
 
 
 class Kept(Struct, frozen=True, array_like=True):
