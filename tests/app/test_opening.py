@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,14 @@ def test_importing_brings_nothing_heavy() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "said"), [(None, "leave it out, or write namespace=''"), (7, "give letters"), ("a b", "give letters")]
+)
+def test_a_namespace_that_is_none_is_refused_with_what_to_write(namespace: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Selaras("memory://", namespace=namespace)
 
 
 async def test_a_store_that_is_there_says_itself_how_many_partitions_it_has(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 from tests.redis.servers import Cluster, Sentinels
 
 from selaras import ConfigurationError, StoreUnavailable
+from selaras._app.setup.opening import address_of
+from selaras._app.setup.origin import Origin
 from selaras._stores.redis.address import (
     SCHEMES,
     Account,
@@ -37,6 +39,26 @@ def test_a_url_names_one_server() -> None:
     assert redis_address("unix:///run/r%20s.sock?db=2").endpoints == (Endpoint("/run/r s.sock"),)
     assert redis_address("redis://:p?a@s#s/word@host:1/2?db=3").account.password == "p?a@s#s/word"
     assert redis_address("unix://:pw@/run/redis.sock").account.password == "pw"
+
+
+@pytest.mark.parametrize("scheme", ["unix", "redis+unix", "valkey+unix", "redis+socket", "Redis+Unix"])
+def test_a_server_s_socket_is_named_as_others_name_it(scheme: str) -> None:
+    address = address_of(f"{scheme}://:pw@/run/redis.sock?db=2", "", Origin("shop", "")).redis
+
+    assert address is not None
+    assert (address.endpoints, address.shape) == ((Endpoint("/run/redis.sock"),), "single")
+    assert (address.account.password, address.account.db) == ("pw", 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "verified"),
+    [
+        *(("required", True), ("CERT_REQUIRED", True), ("ssl.CERT_REQUIRED", True), ("Required", True)),
+        *(("optional", True), ("CERT_OPTIONAL", True), ("none", False), ("CERT_NONE", False)),
+    ],
+)
+def test_whether_certificates_are_verified_is_said_as_others_say_it(said: str, verified: bool) -> None:
+    assert redis_address(f"rediss://host?ssl_cert_reqs={said}").account.verified is verified
 
 
 def test_a_url_names_sentinels_or_nodes() -> None:
@@ -70,6 +92,8 @@ def test_a_url_names_sentinels_or_nodes() -> None:
         ("rediss://h?ssl_ca_certs=/no/ca.pem", "/no/ca.pem"),
         ("rediss://h?ssl_keyfile=/k.pem", "ssl_certfile"),
         ("rediss://h?ssl_cert_reqs=maybe", "ssl_cert_reqs"),
+        ("redis+unix:///run/r.sock?ssl_cert_reqs=none", "no TLS over a socket"),
+        ("rediss+unix:///run/r.sock", r"begins with none of .* redis\+unix://"),
         ("redis://h?sentinel_password=x", "sentinel"),
         ("redis://h?durability=sometimes", "replicated"),
     ],
@@ -90,7 +114,7 @@ def test_passwords_are_masked_in_every_form(scheme: str) -> None:
     assert "hush" not in repr(
         redis_address(
             f"{scheme}://u:hush@/x/0".replace(
-                "@/x/0", "@host/x/0" if "sent" in scheme else "@/x" if scheme == "unix" else "@host"
+                "@/x/0", "@host/x/0" if "sent" in scheme else "@/x" if scheme.endswith(("unix", "socket")) else "@host"
             )
         )
     )

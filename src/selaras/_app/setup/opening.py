@@ -135,7 +135,7 @@ def shelf_owner(address: Address) -> bytes:
     return "\0".join(parts).encode("utf-8", "surrogatepass")
 
 
-_REDIS: Final = re.compile(r"(redis|valkey)s?(\+sentinel|\+cluster)?|unix", re.IGNORECASE)
+_REDIS: Final = re.compile(r"(redis|valkey)s?(\+\w+)?|unix", re.IGNORECASE)
 _LOGIN: Final = re.compile(r"(?<=://)([^/:@\s]*):\S*@")  # to the last @: a password may hold anything
 _NAMED_SECRET: Final = re.compile(r"(?i)\b((?:\w+_)?(?:password|passwd|secret|token|api[_-]?key))=([^&\s]+)")
 
@@ -194,6 +194,8 @@ def _file_of(url: str, host: str, path: str, namespace: str, base: Path) -> Path
 
 
 def _check_namespace(namespace: object) -> None:
+    if namespace is None:
+        raise ConfigurationError("namespace=None: leave it out, or write namespace='', if there is to be none")
     if not isinstance(namespace, str) or not re.fullmatch(r"[\w.\-]{0,64}", namespace):
         raise ConfigurationError(f"namespace={namespace!r}: give letters, digits, '.', '-' or '_', at most 64")
 

@@ -22,11 +22,17 @@ from selaras._core.errors import ConfigurationError
 
 Shape = Literal["single", "sentinel", "cluster"]
 
+_SOCKETS: Final = frozenset({"unix", "redis+unix", "valkey+unix", "redis+socket"})
+"""Schemes of one server by its socket: as redis-py, others of its kind, and Celery spell it."""
+
+_VERIFIED: Final = {"required": True, "optional": True, "none": False}
+"""Whether a certificate must be good, as redis-py has it: a client that is shown one asks no less by `optional`."""
+
 _SHAPES: Final[tuple[tuple[str, Shape], ...]] = (("", "single"), ("+sentinel", "sentinel"), ("+cluster", "cluster"))
 
 
 def _schemes() -> dict[str, tuple[Shape, bool]]:
-    found: dict[str, tuple[Shape, bool]] = {"unix": ("single", False)}
+    found: dict[str, tuple[Shape, bool]] = dict.fromkeys(sorted(_SOCKETS), ("single", False))
     for family in ("redis", "valkey"):
         for suffix, shape in _SHAPES:
             found[f"{family}{suffix}"] = (shape, False)
@@ -52,7 +58,7 @@ OPTIONS: Final[dict[str, str]] = {
     "ssl_ca_certs": "file of the authorities that sign the servers' certificates",
     "ssl_certfile": "file of our own certificate, where the servers ask for one",
     "ssl_keyfile": "file of its key",
-    "ssl_cert_reqs": "'none' trusts any certificate ('required')",
+    "ssl_cert_reqs": "'none', or CERT_NONE, trusts any certificate ('required', or CERT_REQUIRED)",
     "ssl_check_hostname": "'false' takes a certificate of another name ('true')",
     "socket_timeout": "seconds a server may be silent while a reply is waited for (5)",
     "socket_connect_timeout": "seconds that connecting may take (5)",
@@ -253,7 +259,7 @@ class _Url:
 
     def _where(self, parts: list[str]) -> tuple[tuple[Endpoint, ...], str, str]:
         """Return the servers, the sentinels' service and the database that the path names."""
-        if self.scheme == "unix":
+        if self.scheme in _SOCKETS:
             if self.hosts or not any(parts):
                 self.refuse("a socket is named by its absolute path: unix:///run/redis.sock")
             return (Endpoint("/" + "/".join(parts)),), "", ""
@@ -294,9 +300,12 @@ class _Url:
         if not database.isdecimal():
             self.refuse(f"{database!r} is no number of a database")
         reqs = options.get("ssl_cert_reqs", "required")
-        if reqs not in ("none", "required"):
+        verified = _VERIFIED.get(reqs.lower().removeprefix("ssl.").removeprefix("cert_"))
+        if verified is None:
             self.refuse(f"ssl_cert_reqs={reqs!r}: give 'required' or 'none'")
         if any(name.startswith("ssl_") for name in options) and not self.secure:
+            if self.scheme in _SOCKETS:
+                self.refuse("there is no TLS over a socket: leave options ssl_… out")
             self.refuse(
                 f"options ssl_… need TLS: {self.scheme.replace('redis', 'rediss').replace('valkey', 'valkeys')}://…"
             )
@@ -312,7 +321,7 @@ class _Url:
             ca_certs=options.get("ssl_ca_certs", ""),
             certfile=options.get("ssl_certfile", ""),
             keyfile=options.get("ssl_keyfile", ""),
-            verified=reqs == "required",
+            verified=verified,
             named=self._truth("ssl_check_hostname", default=True),
             connect_s=self._seconds("socket_connect_timeout", 5.0),
             silence_s=self._seconds("socket_timeout", 5.0),
