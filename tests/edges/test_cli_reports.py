@@ -17,6 +17,7 @@ from selaras._core.events import (
     Housekept,
     LoopLagged,
     SettleRefused,
+    Turned,
     WorkerEvent,
     WorkerStopped,
 )
@@ -108,6 +109,58 @@ def test_what_fails_by_the_thousand_is_counted_not_told_one_by_one(
         "t j failed for good (attempt 2, 1.5ms); selaras jobs show j",
     ]
     assert len(log.records) == 12
+
+
+def refused(count: int) -> list[WorkerEvent]:
+    return [
+        SettleRefused(job=f"j{number}", task="t", fence=number, event=JobEvent.SUCCEED, wrote=True)
+        for number in range(count)
+    ]
+
+
+def turned(refused: int) -> Turned:
+    return Turned(partition=0, claimed=0, ended=(), refused=refused, took_us=1, events=0)
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+def test_of_hundreds_of_refused_ends_the_first_are_told_and_then_how_many_more(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    reporter = Reporter(every_job=level == logging.DEBUG)
+    log.set_level(level, "selaras.worker")
+
+    for event in (*refused(300), turned(300), *refused(200), turned(200), turned(0)):
+        reporter.heard(event)
+    within = len(log.messages)
+    now[0] += 1
+    reporter.heard(turned(0))
+    reporter.heard(turned(0))
+
+    more = "more were refused their ends, their leases had been lost, within a second"
+    if level == logging.DEBUG:
+        assert [f"j{number}: its end" in text for number, text in enumerate(log.messages[:300])] == [True] * 300
+        assert more not in log.text
+    else:
+        assert [f"j{number}: its end" in text for number, text in enumerate(log.messages[:10])] == [True] * 10
+        assert log.messages[10:] == [f"t: 290 {more}", f"t: 200 {more}"]
+        assert within == 11
+
+
+def test_what_was_left_out_is_told_before_a_worker_has_stopped(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    reporter = Reporter(every_job=False)
+
+    for event in (*refused(12), WorkerStopped(code=0, given_back=0, unheard=False)):
+        reporter.heard(event)
+
+    assert log.messages[10:] == [
+        "t: 2 more were refused their ends, their leases had been lost, within a second",
+        "stopped",
+    ]
 
 
 def test_a_blocked_loop_is_told_with_the_line_that_blocks_it(log: pytest.LogCaptureFixture) -> None:

@@ -70,18 +70,25 @@ class Reporter:
 
     def heard(self, event: WorkerEvent) -> None:
         """Tell one event."""
+        self._meter.goes_on(event)
         match event:
             case AttemptEnded():
                 # Of one whose lease was lost the refusal of its end is told.
-                if self.wants_attempts or (event.stop != _LOST and self._meter.lets_through(event)):
+                ends = f"ended with {event.event.value}"
+                if self.wants_attempts or (event.stop != _LOST and self._meter.lets_through(event.task, ends)):
                     _tell_end(event)
+            case SettleRefused():
+                if self.wants_attempts or self._meter.lets_through(
+                    event.task, "were refused their ends, their leases had been lost,"
+                ):
+                    _tell_trouble(event)
             case Turned() | Housekept():
                 _tell_round(event)
             case WorkerStarted() | WorkerStopping() | WorkerStopped() | Recycling():
                 _tell_life(event)
             case ChildStarted() | ChildDied() | Restarting():
                 _tell_fleet(event)
-            case Reenrolled() | LeaseLapsed() | SettleRefused() | StoreLost() | StoreBack() | Trouble():
+            case Reenrolled() | LeaseLapsed() | StoreLost() | StoreBack() | Trouble():
                 _tell_trouble(event)
             case AttemptStopped() | AttemptAbandoned() | LoopLagged() | BodyDied():
                 _tell_body(event)
@@ -90,26 +97,39 @@ class Reporter:
 
 
 class _Meter:
-    """Lets the first ends of a kind in a second through and counts the rest.
+    """Lets the first lines of a kind in a second through and counts the rest.
 
-    A task that fails by the thousand must not fill a disk, nor keep the worker busy with writing lines.
+    A task that fails by the thousand, or a worker that lost the lease of hundreds, must not fill a disk, nor keep the
+    worker busy with writing lines.
     """
 
     def __init__(self) -> None:
         self._second = 0
-        self._counts: Counter[tuple[str, JobEvent]] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._said: Counter[tuple[str, str]] = Counter()  # of those left out in this second
 
-    def lets_through(self, event: AttemptEnded) -> bool:
-        """Count an end; say what was left out of a second that is over."""
+    def goes_on(self, event: WorkerEvent) -> None:
+        """Say what was left out: of a second that is over, or once a turn is. The rest of a second is said together."""
         second = int(time.monotonic())
-        if second != self._second:
-            for (task, end), count in self._counts.items():
-                if count > _LINES_A_SECOND:
-                    _log.warning("%s: %d more ended with %s within a second", task, count - _LINES_A_SECOND, end.value)
+        is_over = second != self._second or isinstance(event, WorkerStopped)
+        if is_over or isinstance(event, Turned):
+            for kind, count in self._counts.items():
+                if is_over or not self._said[kind]:
+                    self._say(*kind, count - _LINES_A_SECOND - self._said[kind])
+        if is_over:
             self._counts.clear()
+            self._said.clear()
             self._second = second
-        self._counts[event.task, event.event] += 1
-        return self._counts[event.task, event.event] <= _LINES_A_SECOND
+
+    def _say(self, task: str, what: str, left_out: int) -> None:
+        if left_out > 0:
+            self._said[task, what] += left_out
+            _log.warning("%s: %d more %s within a second", task or "jobs", left_out, what)
+
+    def lets_through(self, task: str, what: str) -> bool:
+        """Count one. `what`: happened to it, as a sentence about several goes on."""
+        self._counts[task, what] += 1
+        return self._counts[task, what] <= _LINES_A_SECOND
 
 
 def _tell_end(event: AttemptEnded) -> None:
