@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from contextvars import ContextVar
 from typing import Any
 
@@ -17,6 +19,9 @@ from selaras._core.events import SettleRefused, StoreBack, StoreLost, Turned
 from selaras._core.jobs.job import NewJob
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.positions import START
+from selaras._worker import turning
+from selaras._worker.turning import Turner
+from selaras._worker.worker import TICK
 
 
 async def test_a_job_is_claimed_run_and_settled() -> None:
@@ -426,3 +431,50 @@ async def test_a_bell_turns_the_partition_it_rings_for_and_no_other() -> None:
         turned = [len(each.turns) - turns for each, turns in zip(partitions, before, strict=True)]
         assert [at for at, turns in enumerate(turned) if turns] == [5]
         assert turned[5] <= 15
+
+
+async def test_a_partition_where_nothing_waits_is_not_looked_at_while_another_one_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: Counter[int] = Counter()
+    looking = Turner._claims_wanted
+
+    def look(turner: Turner) -> int:
+        looks[turner.index] += 1
+        return looking(turner)
+
+    monkeypatch.setattr(Turner, "_claims_wanted", look)
+    async with working({"n": Task(for_ever)}, partitions=4) as ground:
+        await ground.until(lambda: all(each.turns and each.turns[-1].idle for each in ground.store.partitions))
+        await ground.enqueue("n", "a")
+        await ground.until(lambda: ground.host.started == ["a"])
+        await asyncio.sleep(0.02)
+        looks.clear()
+
+        await asyncio.sleep(6 * TICK)
+
+        assert not looks[1] + looks[2] + looks[3]
+
+
+async def test_idle_turns_of_several_partitions_go_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turning, "IDLE_TURN_NS", 300_000_000)
+    monkeypatch.setattr(turning, "TOGETHER_NS", 200_000_000)
+    async with working({"n": Task(nothing)}, partitions=3) as ground:
+        partitions, at = ground.store.partitions, dict[int, list[float]]()
+        for each in partitions:
+
+            async def note(request: TurnRequest, turn: Turning, index: int = each.index) -> TurnReply:
+                at.setdefault(index, []).append(time.monotonic())
+                return await turn(request)
+
+            each.turning = note
+        for each in partitions:  # each has its idle turns at times of its own
+            await each.enqueue([NewJob(id=f"j{each.index}", task="n")], START)
+            await asyncio.sleep(0.06)
+        await ground.until(lambda: len(ground.host.ended) == 3)
+        at.clear()
+
+        await ground.until(lambda: len(at) == 3)
+
+        first = [times[0] for times in at.values()]
+        assert max(first) - min(first) < 0.05

@@ -66,6 +66,9 @@ attempt is given up as lost: settled without, readers elsewhere would be stale."
 IDLE_TURN_NS: Final = 5_000_000_000
 """An idle worker turns so often though nothing rang: a bell is a hint."""
 
+TOGETHER_NS: Final = 1_000_000_000
+"""When the time of one partition has come, others whose idle turns are due so soon are turned with it: in one write."""
+
 AGAIN: Final = Backoff(first_us=50_000, most_us=2_000_000)
 """Between repeats of what the store did not answer."""
 
@@ -185,9 +188,14 @@ class Turner:
         """Look again whether a turn is worth it."""
         self._nudged.set()
 
+    def tick(self) -> None:
+        """Look again, for time has passed, if anything waits here that a turn may be worth by now."""
+        if self.hungry or self._pending or self.closing:
+            self._nudged.set()
+
     def look(self, now_ns: int) -> None:
         """Turn if one is due: a job's time has come, or it was long ago."""
-        if now_ns >= self.next_due_ns():
+        if now_ns >= min(self.next_due_ns(), self._turned_ns + IDLE_TURN_NS - TOGETHER_NS):
             self._due_ns, self._turned_ns = 0, now_ns
             self.hungry = True
             self._nudged.set()
@@ -423,7 +431,7 @@ class Turner:
         return Turned(
             partition=self.index,
             claimed=len(reply.claims),
-            ended=tuple(Counter([each.event for each in request.settlements]).items()),
+            ended=tuple(Counter([each.event for each in request.settlements]).items()) if request.settlements else (),
             refused=refused,
             took_us=took_ns // 1_000,
             events=len(reply.news.events),

@@ -413,7 +413,7 @@ class Worker:
             crew.roster.look()
             for tenure in self._tenures:
                 for turner in tenure.turners:
-                    turner.nudge()
+                    turner.tick()
             current = self._tenures[-1]
             current.look_at_leases(self._now())
             if ticks % PROGRESS_TICKS == 0:
