@@ -17,7 +17,6 @@ from selaras._cache.session import Session, session_here
 from selaras._contracts.partition import Partition
 from selaras._core.codec import CorruptBytes, codec_of
 from selaras._core.errors import (
-    ConfigurationError,
     JobCancelled,
     JobFailed,
     ParentFailed,
@@ -27,7 +26,7 @@ from selaras._core.errors import (
     UnknownJob,
     WouldDeadlock,
 )
-from selaras._core.jobs.failure import MESSAGE_MOST, Failure, cut
+from selaras._core.jobs.failure import Failure, kept_reason
 from selaras._core.jobs.job import JobRecord, Refusal
 from selaras._core.jobs.states import JobState
 from selaras._core.routing import partition_of
@@ -277,9 +276,7 @@ async def find(program: Program, id: str, home: int) -> JobRecord:
 
 async def cancel_job(program: Program, id: str, home: int, reason: str, *, held: Session | None) -> bool:
     """Cancel a job. See `Job.cancel`."""
-    if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
-        raise ConfigurationError(f"cancel(reason={reason!r}): give a text")
-    reason = cut(reason, MESSAGE_MOST)
+    reason = kept_reason(reason)
     if held is not None and held.drop(id):
         return True
     process = program.process()

@@ -14,7 +14,7 @@ from selaras._cache.lineage import Lineage
 from selaras._contracts.partition import CacheStats, Instance, Invalidation, JobFilter, JobPage, Partition, QueueStats
 from selaras._contracts.store import Store
 from selaras._core.cache.lineage import What
-from selaras._core.jobs.failure import MESSAGE_MOST, cut
+from selaras._core.jobs.failure import kept_reason
 from selaras._core.jobs.job import Admission, JobKind, JobRecord, Refusal
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import START
@@ -113,7 +113,7 @@ async def cancel_job(store: Store, id: str, reason: str) -> Cancelled:
     found = await find_job(store, id)
     if found is None:
         return Cancelled(None, did=False)
-    state, did = await found.partition.cancel(id, cut(reason, MESSAGE_MOST))
+    state, did = await found.partition.cancel(id, kept_reason(reason))
     return Cancelled(state, did)
 
 

@@ -160,6 +160,12 @@ class Process:
         except TimeoutError:
             pass
 
+    # -- in whose name it acts
+
+    async def holder(self, lease_us: int) -> Holder:
+        """Return the instance that owns scopes and locks of this lease, enrolled and beating; made at first need."""
+        return await self._holders.of(lease_us)
+
     # -- what replies say
 
     def since(self, partition: int) -> Cursor:
@@ -179,10 +185,6 @@ class Process:
                 self.heard(partition.index, await partition.events_since(self.since(partition.index)), sent_ns)
 
     # -- small things
-
-    async def holder(self, lease_us: int) -> Holder:
-        """Return the instance that owns scopes and locks of this lease, enrolled and beating; made at first need."""
-        return await self._holders.of(lease_us)
 
     def new_id(self, home: int = -1) -> str:
         """Return a new id; with `home`, one whose own hash is that partition, so that the id alone finds the job."""

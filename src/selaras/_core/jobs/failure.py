@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from selaras._core.codec import UNREADABLE
+from selaras._core.errors import ConfigurationError
 
 MESSAGE_MOST: Final = 2_000
 """Characters kept of an exception's text: its head and its tail."""
@@ -78,6 +79,13 @@ def cut(text: str, most: int) -> str:
         text = text[:head] + mark + text[len(text) - tail :]
     # Lone surrogates (file names, broken input) have no UTF-8; they are shown by their escapes.
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def kept_reason(reason: object) -> str:
+    """Return the reason that somebody gives by hand, as it is kept. Raises ConfigurationError: it is no text."""
+    if not isinstance(reason, str):
+        raise ConfigurationError(f"reason={reason!r}: give a text")
+    return cut(reason, MESSAGE_MOST)
 
 
 def _type_name(error: BaseException) -> str:

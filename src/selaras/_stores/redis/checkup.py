@@ -411,9 +411,9 @@ async def _rights(
     if isinstance(reply, ReplyError):
         yield wrong("rights", patient.where, f"this user may not +evalsha: {reply}", remedy)
         return
-    refused = [needed[place - 1] for place in cast("list[int]", reply)]
-    if refused:
-        yield wrong("rights", patient.where, lacking(refused, needed, stem), remedy)
+    lacks = lacking(cast("list[int]", reply), needed, stem)
+    if lacks:
+        yield wrong("rights", patient.where, lacks, remedy)
     else:
         yield fine("rights", patient.where, f"all {len(needed)} commands, on {address.prefix}:*")
 

@@ -408,14 +408,14 @@ class Node:
         """See that no script will end half done for want of a right. Raises StoreRefused: it would."""
         address, stem = self._lines.common.address, self._lines.common.names.stem(0)
         needed = vital(address.shape, replicated=address.replicas_ms > 0)
-        refused: list[int]
-        _, refused = await asyncio.gather(
+        answer: list[int]
+        _, answer = await asyncio.gather(
             self._ask(wire, "SCRIPT", "LOAD", QUESTION),
             self._ask(wire, "EVALSHA", QUESTION_SHA, "0", *calls(needed, stem)),
         )
-        if refused:
-            lacked = lacking([needed[place - 1] for place in refused], needed, stem)
-            raise StoreRefused(f"{self.endpoint}: {lacked}. All rights: {RIGHTS_PAGE}; selaras doctor prints the rule")
+        lacks = lacking(answer, needed, stem)
+        if lacks:
+            raise StoreRefused(f"{self.endpoint}: {lacks}. All rights: {RIGHTS_PAGE}; selaras doctor prints the rule")
 
     async def _ask(self, wire: Wire, *command: Word) -> Any:
         try:

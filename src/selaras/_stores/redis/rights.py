@@ -96,8 +96,11 @@ def calls(words: Sequence[str], stem: str) -> list[bytes]:
     return [msgspec.json.encode(_example(word, stem)) for word in words]
 
 
-def lacking(refused: Sequence[str], asked: Sequence[str], stem: str) -> str:
-    """Say what a user lacks who was refused some of the commands that were asked for."""
+def lacking(answer: Sequence[int], asked: Sequence[str], stem: str) -> str:
+    """Read the answer to `QUESTION` about these commands: what the user lacks; "": nothing."""
+    refused = [asked[place - 1] for place in answer]
+    if not refused:
+        return ""
     if {word for word in asked if word not in KEYLESS | CHANNELS}.issubset(refused):
         return f"this user may not touch the keys {stem}*"
     named = ", ".join(f"+{word}" for word in refused)
