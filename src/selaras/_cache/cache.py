@@ -594,6 +594,7 @@ class Cache:
             self._clock,
             self.instant,
             fetch=self._loading.fetch,
+            look=self._loading.look,
             renew=self._loading.renew,
             check=self._proving.check,
         )

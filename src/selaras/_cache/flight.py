@@ -2,7 +2,8 @@
 
 Of a key one read runs at a time. A reader joins it if it began after the instant as of which the reader must be fresh;
 otherwise it waits until that one has passed, and whoever wakes first begins the next, which all the others can join:
-one running plus one next, however many readers.
+one running plus one next, however many readers. Reads of several keys that begin in one turn of the loop look at the
+shared tier together; what they do not find there each loads for itself, in the context of whoever began it.
 
 A reader that is cancelled leaves alone. A read that nobody waits for any more goes on for as long as loads of its family
 take, since whoever asked with too short a deadline asks again, and then finds it; past that it is cancelled, so that a
@@ -15,7 +16,8 @@ import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Future, Semaphore, Task
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextvars import copy_context
+from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -30,10 +32,14 @@ T = TypeVar("T")
 
 _TICK_S: Final = LEASE_US_LEAST / 3_000_000  # a token is renewed well before a third of the shortest life is left
 _NOTHING: Final = object()
+_ENDED: Final = "the cache was closed, or the loader took too long and was ended"
 
 LOOKS_AT_ONCE: Final = 256
-"""Trips to look at keys that one loop has under way. Of ten thousand reads begun at once the first have been loaded and filled when
-the last ones are asked for; all asked at once, their tokens would run out while the loop is busy with the others."""
+"""Keys that one loop looks at at a time. Of ten thousand reads begun at once the first have been loaded and filled when the last
+ones are asked for; all asked at once, their tokens would run out while the loop is busy with the others."""
+
+LOOK_MOST: Final = 64
+"""Keys that reads begun in one turn look at in one trip: each of them waits for the answers of all."""
 
 
 class Alone(Exception):
@@ -91,6 +97,10 @@ class Stale(Struct, frozen=True):
     outcome: Outcome
     late_us: int
     tags: tuple[str, ...] = ()
+
+
+Flying = Callable[[], Coroutine[Any, Any, None]]
+"""Flies a voyage until all of it has landed."""
 
 
 class Flight:
@@ -175,11 +185,17 @@ class Flight:
 
 
 class Voyage:
-    """Reads that were begun together and travel in the same trips."""
+    """Reads that were begun together and travel in the same trips.
 
-    __slots__ = ("flights", "lease_ns", "members", "renewed_ns", "started_ns", "task")
+    Attributes:
+        context: of whoever began them: a loader may need what its caller set. task: what flies them, in that context; None:
+            they look together with others.
+    """
+
+    __slots__ = ("context", "flights", "lease_ns", "members", "renewed_ns", "started_ns", "task")
 
     def __init__(self, flights: Flights, started_ns: int, lease_ns: int) -> None:
+        self.context = copy_context()
         self.flights = flights
         self.started_ns = started_ns
         self.renewed_ns = started_ns
@@ -193,8 +209,8 @@ class Voyage:
 
 
 class Bound:
-    """At most so many at once, and the others in a line. Where there is room it costs no more than counting. Who did not
-    enter stands in the line; and all leave.
+    """About so many at once, and the others in a line: as long as there is room a whole party enters. Where there is room it
+    costs no more than counting. Who did not enter stands in the line; and all leave.
     """
 
     __slots__ = ("_free", "_line", "_loop")
@@ -202,34 +218,34 @@ class Bound:
     def __init__(self, loop: AbstractEventLoop, most: int) -> None:
         self._loop = loop
         self._free = most
-        self._line: deque[Future[None]] = deque()
+        self._line: deque[tuple[Future[None], int]] = deque()
 
-    def enters(self) -> bool:
+    def enters(self, party: int) -> bool:
         """Enter if there is room: nobody stands in the line then. Returns whether it did."""
-        if not self._free:
+        if self._free <= 0:
             return False
-        self._free -= 1
+        self._free -= party
         return True
 
-    async def turn(self) -> None:
+    async def turn(self, party: int) -> None:
         """Stand in the line until whoever leaves makes room."""
         place: Future[None] = self._loop.create_future()
-        self._line.append(place)
+        self._line.append((place, party))
         try:
             await place
         except CancelledError:
             if not place.cancelled():  # it was its turn already
-                self.leave()
+                self.leave(party)
             raise
 
-    def leave(self) -> None:
+    def leave(self, party: int) -> None:
         """Hand the room to the first in the line."""
-        while self._line:
-            place = self._line.popleft()
+        self._free += party
+        while self._line and self._free > 0:
+            place, waiting = self._line.popleft()
             if not place.done():
+                self._free -= waiting
                 place.set_result(None)
-                return
-        self._free += 1
 
 
 class _Check:
@@ -246,8 +262,10 @@ class _Check:
 class Flights:
     """All reads under way on one loop. `fetch` flies them, `renew` keeps their tokens, `check` asks for a log's end.
 
+    `look` looks for several voyages at once, and returns for each what flies it on, or None if it has ended.
+
     Attributes:
-        looks: bounds the trips that look at keys.
+        looks: bounds the keys that are looked at.
     """
 
     def __init__(
@@ -257,6 +275,7 @@ class Flights:
         instant: Callable[[], int],
         *,
         fetch: Callable[[Sequence[Flight]], Coroutine[Any, Any, None]],
+        look: Callable[[Sequence[Voyage]], Coroutine[Any, Any, Sequence[Flying | None]]],
         renew: Callable[[Sequence[Flight], int], Awaitable[None]],
         check: Callable[[int, int], Coroutine[Any, Any, None]],
     ) -> None:
@@ -264,6 +283,7 @@ class Flights:
         self._clock = clock
         self._instant = instant
         self._fetch = fetch
+        self._look = look
         self._renew = renew
         self._check = check
         self.running: dict[str, Flight] = {}
@@ -272,6 +292,8 @@ class Flights:
         self.looks = Bound(loop, LOOKS_AT_ONCE)
         self._checks: dict[int, _Check] = {}
         self._voyages: set[Voyage] = set()
+        self._leaving: list[Voyage] = []
+        self._first: Task[None] | None = None  # of this turn: it flies, or looks for, all that leave
         self._tasks: set[Task[Any]] = set()
         self._keeper: Task[None] | None = None
         self._closed = False
@@ -394,16 +416,56 @@ class Flights:
         voyage = Voyage(self, started, max(slot.family.lease_us() for slot in slots) * 1_000)
         voyage.members = [Flight(slot, started, voyage, self.loop) for slot in slots]
         self._voyages.add(voyage)
-        voyage.task = self.own(self._fly(voyage))
+        self._leaving.append(voyage)
+        if self._first is None:
+            self._first = self.own(self._leave())
         if self._keeper is None or self._keeper.done():
             self._keeper = self.own(self._keep())
         return voyage.members
 
-    async def _fly(self, voyage: Voyage) -> None:
+    async def _leave(self) -> None:
+        """Fly what was begun in the turn before, in as few trips as can be."""
+        leaving, self._leaving = self._leaving, []
+        here, self._first = self._first, None
+        if len(leaving) == 1:
+            leaving[0].task = here  # begun by whoever began the voyage: its context is the same
+            await self._fly(leaving[0], partial(self._fetch, leaving[0].members))
+            return
+        parties: list[list[Voyage]] = []
+        keys = LOOK_MOST
+        for voyage in leaving:
+            keys += len(voyage.members)
+            if keys > LOOK_MOST:
+                parties.append([])
+                keys = len(voyage.members)
+            parties[-1].append(voyage)
+        for party in parties[1:]:
+            self.own(self._fly_together(party))
+        for party in parties[:1]:
+            await self._fly_together(party)
+
+    async def _fly_together(self, voyages: Sequence[Voyage]) -> None:
         try:
-            await self._fetch(voyage.members)
+            left = await self._look(voyages)
+        except BaseException as error:
+            ours = isinstance(error, CancelledError)
+            for voyage in voyages:
+                self._ground(voyage, StoreUnavailable(_ENDED) if ours else error)
+                self._voyages.discard(voyage)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for voyage, on in zip(voyages, left, strict=True):
+            if on is None:
+                self._voyages.discard(voyage)
+            else:
+                voyage.task = self.own(self._fly(voyage, on), voyage.context)
+
+    async def _fly(self, voyage: Voyage, flying: Flying) -> None:
+        try:
+            await flying()
         except CancelledError:
-            self._ground(voyage, StoreUnavailable("the cache was closed, or the loader took too long and was ended"))
+            self._ground(voyage, StoreUnavailable(_ENDED))
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it was, it belongs to those who wait
             self._ground(voyage, error)
@@ -505,10 +567,9 @@ class Flights:
             for lease_us, flights in due.items():
                 await self._renew(flights, lease_us)
 
-    def own(self, work: Coroutine[Any, Any, T]) -> Task[T]:
+    def own(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> Task[T]:
         """Begin something that ends with the cache at the latest."""
-        # The context of whoever was first: a loader may need what its caller set. The session is replaced by `fetch`.
-        task = self.loop.create_task(work, context=copy_context())
+        task = self.loop.create_task(work, context=context or copy_context())
         self._tasks.add(task)
         task.add_done_callback(self._disown)
         return task
@@ -522,8 +583,7 @@ class Flights:
         """Cancel what is under way, and wait until it has ended."""
         self._closed = True
         tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
+        self._cancel_all()
         if tasks:
             await asyncio.wait(tasks)
 
@@ -531,7 +591,14 @@ class Flights:
         """The same from another thread, without waiting."""
         self._closed = True
         if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tuple(self._tasks)])
+            self.loop.call_soon_threadsafe(self._cancel_all)
+
+    def _cancel_all(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        for voyage in tuple(self._voyages):  # a task that has not begun yet says nothing
+            self._ground(voyage, StoreUnavailable(_ENDED))
+        self._voyages.clear()
 
 
 def is_cancelled() -> bool:

@@ -16,11 +16,12 @@ import asyncio
 from asyncio import CancelledError, Semaphore
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from selaras._cache.family import Family, Slot
-from selaras._cache.flight import Flight, Known, Outcome, Stale, is_cancelled
+from selaras._cache.flight import Flight, Flying, Known, Outcome, Stale, Voyage, is_cancelled
 from selaras._cache.follower import Follower
 from selaras._cache.histories import Seen
 from selaras._cache.keeping import Keeping
@@ -70,6 +71,15 @@ class _Permit:
 class _Loaded:
     permit: _Permit
     value: Any
+
+
+@dataclass(slots=True)
+class _Left:
+    """What a look did not land: what must be loaded, what waits for a fill (so long), what is to be looked at again."""
+
+    permits: list[_Permit] = field(default_factory=list[_Permit])
+    busy: list[tuple[Flight, int]] = field(default_factory=list[tuple[Flight, int]])
+    again: list[Flight] = field(default_factory=list[Flight])
 
 
 @dataclass(slots=True)
@@ -146,7 +156,20 @@ class Loading:
 
     async def fetch(self, flights: Sequence[Flight]) -> None:
         """Fly flights of one voyage until all have landed."""
-        permits, busy = await self._look(flights)
+        await self._fly_on(await self._look(flights))
+
+    async def look(self, voyages: Sequence[Voyage]) -> list[Flying | None]:
+        """Look for several voyages in the same trips. Returns for each what flies it on; None: all of it has landed."""
+        left = {voyage: _Left() for voyage in voyages}
+        found = await self._look([flight for voyage in voyages for flight in voyage.members])
+        for permit in found.permits:
+            left[permit.flight.voyage].permits.append(permit)
+        for flight, wait_us in found.busy:
+            left[flight.voyage].busy.append((flight, wait_us))
+        return [partial(self._fly_on, one) if one.permits or one.busy else None for one in left.values()]
+
+    async def _fly_on(self, left: _Left) -> None:
+        permits, busy = left.permits, left.busy
         if not busy:
             if permits:
                 await self._load(permits)
@@ -167,9 +190,10 @@ class Loading:
             pause_us = min(pause_us, min(wait_us for _, wait_us in busy) + 1)
             await self._pause(pause_us, [flight for flight, _ in busy])
             pause_us = min(pause_us * 3 // 2, _PAUSE_US_MOST)
-            permits, busy = await self._look([flight for flight, _ in busy], patient=self._instant() < deadline)
-            if permits:
-                group.create_task(self._load(permits))
+            left = await self._look([flight for flight, _ in busy], patient=self._instant() < deadline)
+            busy = left.busy
+            if left.permits:
+                group.create_task(self._load(left.permits))
 
     async def _pause(self, pause_us: int, flights: Sequence[Flight]) -> None:
         """Wait a little; no longer than for what this process itself is loading ahead of its time."""
@@ -185,17 +209,13 @@ class Loading:
 
     # -- looks
 
-    async def _look(
-        self, flights: Sequence[Flight], *, patient: bool = True
-    ) -> tuple[list[_Permit], list[tuple[Flight, int]]]:
+    async def _look(self, flights: Sequence[Flight], *, patient: bool = True) -> _Left:
         """Ask the shared tier, one trip a partition. Hits land; returns what must be loaded, and what must wait."""
-        permits: list[_Permit] = []
-        busy: list[tuple[Flight, int]] = []
-        again: list[Flight] = []
+        left = _Left()
         trips: dict[int, list[Flight]] = {}
         for flight in flights:
             if flight.slot.family.ttl_us == 0:
-                permits.append(_Permit(flight, "its family is not stored"))
+                left.permits.append(_Permit(flight, "its family is not stored"))
             else:
                 trips.setdefault(flight.slot.partition, []).append(flight)
         for there, sight in zip(trips.values(), await self._see_all(trips), strict=True):
@@ -204,50 +224,61 @@ class Loading:
                     if flight.aside:
                         flight.drop()
                     else:
-                        permits.append(self._unanswered(flight))
+                        left.permits.append(self._unanswered(flight))
                 continue
             for flight, look in zip(there, sight.looks, strict=True):
-                match look:
-                    case Hit(entry, token, wait_us):
-                        entry = opened(flight.slot, entry)
-                        if token:
-                            flight.token, flight.known = token, Known(entry, sight.sent_ns)
-                            permits.append(_Permit(flight, "it is loaded anew"))
-                        elif flight.aside and (flight.renews or not flight.ahead):
-                            flight.drop()  # another process does it, or has done it
-                        elif not self._serve(flight, entry, sight):
-                            if flight.renews != entry.stamp or not wait_us:
-                                again.append(flight)
-                            elif patient:
-                                busy.append((flight, wait_us))
-                            else:
-                                permits.append(_Permit(flight, self._unfilled(flight)))
-                    case Busy() | Standing() if flight.aside:
-                        flight.drop()
-                    case Miss(token, floor):
-                        flight.token = token
-                        permits.append(_Permit(flight, "no tier had it", floor))
-                    case Busy(wait_us, floor):
-                        if patient and wait_us:
-                            busy.append((flight, wait_us))
-                        else:
-                            permits.append(_Permit(flight, self._unfilled(flight), floor))
-                    case Standing(floor):
-                        flight.slot.family.counts.intents += 1
-                        self.vigil.passes(flight.slot)
-                        permits.append(_Permit(flight, "somebody writes it", floor))
-        if again:
-            more_permits, more_busy = await self._look_again(again, patient=patient)
-            permits += more_permits
-            busy += more_busy
-        return permits, busy
+                voyage = flight.voyage
+                try:
+                    if (
+                        voyage.task is None
+                    ):  # it looks together with others: what is the program's own runs in its context
+                        voyage.context.run(self._judge, flight, look, sight, left, patient)
+                    else:
+                        self._judge(flight, look, sight, left, patient)
+                except Exception as error:  # noqa: BLE001 - a codec, tags: what they raise belongs to those who wait
+                    flight.fail(error)
+        if left.again:
+            hopeless = [
+                _Permit(flight, "its entry is corrupt") for flight in left.again if flight.repairs > _REPAIRS_MOST
+            ]
+            more = await self._look(
+                [flight for flight in left.again if flight.repairs <= _REPAIRS_MOST], patient=patient
+            )
+            left.permits += hopeless + more.permits
+            left.busy += more.busy
+        return left
 
-    async def _look_again(
-        self, again: Sequence[Flight], *, patient: bool
-    ) -> tuple[list[_Permit], list[tuple[Flight, int]]]:
-        hopeless = [_Permit(f, "its entry is corrupt") for f in again if f.repairs > _REPAIRS_MOST]
-        permits, busy = await self._look([f for f in again if f.repairs <= _REPAIRS_MOST], patient=patient)
-        return hopeless + permits, busy
+    def _judge(self, flight: Flight, look: Look, sight: _Sight, left: _Left, patient: bool) -> None:
+        """Land a flight with what was seen, or say what is left of it."""
+        match look:
+            case Hit(entry, token, wait_us):
+                entry = opened(flight.slot, entry)
+                if token:
+                    flight.token, flight.known = token, Known(entry, sight.sent_ns)
+                    left.permits.append(_Permit(flight, "it is loaded anew"))
+                elif flight.aside and (flight.renews or not flight.ahead):
+                    flight.drop()  # another process does it, or has done it
+                elif not self._serve(flight, entry, sight):
+                    if flight.renews != entry.stamp or not wait_us:
+                        left.again.append(flight)
+                    elif patient:
+                        left.busy.append((flight, wait_us))
+                    else:
+                        left.permits.append(_Permit(flight, self._unfilled(flight)))
+            case Busy() | Standing() if flight.aside:
+                flight.drop()
+            case Miss(token, floor):
+                flight.token = token
+                left.permits.append(_Permit(flight, "no tier had it", floor))
+            case Busy(wait_us, floor):
+                if patient and wait_us:
+                    left.busy.append((flight, wait_us))
+                else:
+                    left.permits.append(_Permit(flight, self._unfilled(flight), floor))
+            case Standing(floor):
+                flight.slot.family.counts.intents += 1
+                self.vigil.passes(flight.slot)
+                left.permits.append(_Permit(flight, "somebody writes it", floor))
 
     async def _see_all(self, trips: dict[int, list[Flight]]) -> list[_Sight]:
         if len(trips) == 1:
@@ -256,8 +287,8 @@ class Loading:
 
     async def _see(self, index: int, flights: Sequence[Flight]) -> _Sight:
         gate = flights[0].voyage.flights.looks
-        if not gate.enters():  # whoever is through waits for the store alone, so everybody gets through
-            await gate.turn()
+        if not gate.enters(len(flights)):  # whoever is through waits for the store alone, so everybody gets through
+            await gate.turn(len(flights))
         try:
             follower = self._followers[index]
             sent = self._instant()
@@ -280,7 +311,7 @@ class Loading:
         except StoreUnavailable:
             return _Sight(None)
         finally:
-            gate.leave()
+            gate.leave(len(flights))
 
     async def glance(self, slot: Slot) -> tuple[Entry | None, int | None]:
         """Look at one key without asking for a token. Returns the entry, its ttl over or not, and the version floor."""
