@@ -42,7 +42,7 @@ class Scout:
         self._observer = observer
         self._queues = tuple(queues)
         self._most = most
-        self._full: set[int] = set()  # partitions in which work may wait that there is no room for
+        self._full: set[int] = set()  # partitions in which work may wait, or waited, that there is no room for
         self._rung = Event()
 
     def ring(self, partition: int) -> None:
@@ -63,8 +63,11 @@ class Scout:
                 continue
             try:
                 looks = (self._partitions[index].peek(self._queues, tasks, self._most) for index in full)
-                waiting = [one for found in await asyncio.gather(*looks) for one in found]
-                self._host.ahead(waiting, self._most)
+                found = dict(zip(full, await asyncio.gather(*looks), strict=True))
+                self._full.update(
+                    index for index, waiting in found.items() if waiting
+                )  # and so looked at the next time, too
+                self._host.ahead([one for waiting in found.values() for one in waiting], self._most)
             except StoreUnavailable:  # the turns tell of it
                 pass
             except Exception as error:  # noqa: BLE001 - what it does is help, and nothing depends on it
