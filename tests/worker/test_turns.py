@@ -478,3 +478,23 @@ async def test_idle_turns_of_several_partitions_go_out_together(monkeypatch: pyt
 
         first = [times[0] for times in at.values()]
         assert max(first) - min(first) < 0.05
+
+
+@pytest.mark.parametrize(("slots", "first"), [(1, 5), (2, 6)])
+async def test_a_backlog_in_one_partition_does_not_keep_the_others_from_slots(slots: int, first: int) -> None:
+    """Bodies run longer than is claimed ahead: each end makes room for one claim, and who has the slots could take all."""
+
+    async def work(_: PlainRun) -> None:
+        await asyncio.sleep(1.5 * TICK)
+
+    async with working({"n": Task(work)}, partitions=4, concurrency=slots) as ground:
+        partitions = ground.store.partitions
+        await partitions[0].enqueue([NewJob(id=f"a{number}", task="n") for number in range(20)], START)
+        await ground.until(lambda: len(ground.host.started) >= slots)
+        for each in partitions[1:]:
+            await each.enqueue([NewJob(id=f"of-{each.index}", task="n")], START)
+
+        others = {f"of-{each.index}" for each in partitions[1:]}
+        await ground.until(lambda: others <= set(ground.host.started))
+
+        assert len(ground.host.started) <= first

@@ -65,7 +65,7 @@ class Tenure:
                 partition,
                 instance.id,
                 fresh_until_ns=self.heart.fresh_until_ns(partition.index),
-                sharers=self._sharers,
+                share=self._share,
                 on_lost=self.lose,
                 on_outbox=on_outbox,
                 on_abandoned=partial(self.heart.beat_now, partition.index),
@@ -145,8 +145,21 @@ class Tenure:
                 if turner.hungry:
                     turner.nudge()
 
-    def _sharers(self) -> int:
-        return sum(1 for turner in self.turners if turner.hungry)
+    def _share(self, turner: Turner, room: int) -> int:
+        """Divide room among the partitions that want claims, equally; what there is for each starving one is left to it.
+
+        Otherwise whoever has the slots would fill them anew as its bodies end, for as long as its backlog lasts. Of those
+        that starve, first comes who has not asked for longest.
+        """
+        starving = [each for each in self.turners if each.starving and each is not turner]
+        if starving and turner.starving:
+            starving = [each for each in starving if (each.asked_ns, each.index) < (turner.asked_ns, turner.index)]
+        if starving:
+            room -= len(starving)
+            for each in starving:
+                each.nudge()
+        hungry = sum(1 for each in self.turners if each.hungry)
+        return -(-room // max(1, hungry - len(starving)))
 
     # -- the heart's thread
 

@@ -103,7 +103,7 @@ class Turner:
     """One partition's turns under one instance.
 
     Args:
-        sharers: says how many partitions want claims now; room is divided among them.
+        share: says how much of the room that there is may be claimed here; the others that want claims have theirs.
         on_lost: called when the store no longer knows the instance.
         on_full: called when work may wait that there is no room for.
         on_room: called when room that a turn had asked for was not taken.
@@ -114,6 +114,7 @@ class Turner:
         fresh_until_ns: until when the lease is surely held; moved by the heart's thread (P18).
         lapsed: it was not renewed in time; nothing is claimed or started until it is, and what runs goes on.
         hungry: there may be work that was not claimed yet.
+        asked_ns: when claims were last asked for.
         closing: nothing more is claimed.
     """
 
@@ -124,7 +125,7 @@ class Turner:
         instance: str,
         *,
         fresh_until_ns: int,
-        sharers: Callable[[], int],
+        share: Callable[[Turner, int], int],
         on_lost: Callable[[], None],
         on_outbox: Callable[[], None],
         on_abandoned: Callable[[], None],
@@ -135,6 +136,7 @@ class Turner:
         self.fresh_until_ns = fresh_until_ns
         self.lapsed = False
         self.hungry = True
+        self.asked_ns = 0
         self.closing = False
         self._crew = crew
         self._host = crew.wary
@@ -144,7 +146,7 @@ class Turner:
         self._instance = instance
         self._tasks = frozenset(crew.host.tasks)
         self._of_modes: dict[frozenset[Mode], frozenset[str]] = {frozenset(): frozenset()}
-        self._sharers = sharers
+        self._share = share
         self._on_lost = on_lost
         self._on_outbox = on_outbox
         self._on_abandoned = on_abandoned
@@ -293,6 +295,11 @@ class Turner:
         return self.quiet and not self._held and not self.hungry
 
     @property
+    def starving(self) -> bool:
+        """Whether it waits for room with nothing in hand: no end of its own will make any."""
+        return self.hungry and not (self._held or self._in_flight or self.closing or self.lapsed)
+
+    @property
     def holding(self) -> bool:
         """Whether attempts were claimed that are not settled, or bodies go on that were given up."""
         return bool(self._held or self._zombies)
@@ -314,11 +321,13 @@ class Turner:
         if not (self.hungry or self._pending) or self.closing or self.lapsed:
             return 0
         room = min(self._roster.room(), CLAIM_MOST)
-        if room <= 0:
-            if self.hungry:
-                self._on_full()
-            return 0
-        return room if self._crew.partitions == 1 else -(-room // max(1, self._sharers()))
+        if room > 0 and self._crew.partitions > 1:
+            room = self._share(self, room)
+        if room > 0:
+            return room
+        if self.hungry:
+            self._on_full()
+        return 0
 
     def _tasks_of(self, modes: frozenset[Mode]) -> frozenset[str]:
         tasks = self._of_modes.get(modes)
@@ -365,6 +374,8 @@ class Turner:
         self._progress = ()
         self._rung_sent = self._rung
         self._sent_ns = self._now()
+        if claims:
+            self.asked_ns = self._sent_ns
         sent = _Sent(request, ended, self._rung, self._sent_ns)
         self._in_flight[self._number] = sent
         self._crew.company.spawn(self._turn(sent))
