@@ -430,6 +430,24 @@ def test_br_095_children_of_a_fork_share_nothing_with_the_parent(tmp_path: Path)
     assert [child.exitcode for child in children] == [0] * 8
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("what", ["scope", "lock"])
+def test_a_child_that_leaves_what_its_parent_entered_ends_nothing(tmp_path: Path, what: str) -> None:
+    shop = Shop(f"sqlite:///{tmp_path / 'jobs.db'}")
+    with shop.app:
+        entered = shop.product.key(1).writing() if what == "scope" else shop.app.lock("line")
+        with entered:
+            child = os.fork()
+            if child:
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+                if what == "lock":
+                    with pytest.raises(TimeoutError):
+                        ThreadPoolExecutor().submit(shop.app.lock("line", timeout=0.2).__enter__).result()
+        if not child:
+            os._exit(7)
+
+
 SCRIPT = """
     from selaras.blocking import Selaras
     app = Selaras("sqlite:///{file}")

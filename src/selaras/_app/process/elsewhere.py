@@ -56,7 +56,12 @@ async def tell_elsewhere(process: Process, settlement: Settlement, home: int) ->
 
 
 async def settle(process: Process, holder: Holder, home: int, settlement: Settlement) -> Settled | None:
-    """End a scope or lock. Returns None if the store does not answer: then it is no longer named, and so ended (P18)."""
+    """End a scope or lock. Returns None if the store does not answer: then it is no longer named, and so ended (P18).
+
+    In a forked child nothing is done: it is its parent's to end.
+    """
+    if not holder.is_here:
+        return Settled(settlement.job, settlement.fence)
     try:
         settled = await _settle(process, holder, home, settlement)
     except BaseException:

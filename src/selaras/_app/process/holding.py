@@ -35,6 +35,11 @@ class Holder:
         self.heart = Heart(store, clock, instance, enrolled_ns=enrolled_ns, state=self._state, on_reply=self._heard)
         self._scopes: list[dict[str, int]] = [{} for _ in store.partitions]  # fences; 0: it was asked for
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process whose it is: what a fork copied of it is its parent's."""
+        return self.instance.pid == os.getpid()
+
     def asks(self, partition: int, job: str) -> None:
         """A scope or lock is about to be asked for."""
         self._scopes[partition][job] = 0

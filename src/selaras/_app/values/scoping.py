@@ -165,7 +165,7 @@ class Scope:
         )
         sent_ns = process.clock.instant_ns()
         settled = await settle(process, self._holder, owner.home, settlement)
-        if settled is not None:
+        if settled is not None and self._holder.is_here:
             process.cache.told()
             process.cache.settles.heard(session, settled, partition=owner.home, sent_ns=sent_ns)
             await process.housekeeping.used(owner.home)
