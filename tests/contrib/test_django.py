@@ -134,6 +134,18 @@ def test_a_save_outside_of_transactions_is_one(shop: Shop) -> None:
     assert shop.work() == ["outside"]
 
 
+def test_a_save_of_a_model_with_parents_outside_of_transactions_is_one(shop: Shop) -> None:
+    Special.objects.create(id=3, price=30, category=7)
+    row = Special.objects.get(pk=3)
+    assert (shop.price(3), shop.listed(7), shop.listed(8)) == (30, [1, 2, 3], [])
+
+    row.price, row.category = 31, 8
+    row.save()
+
+    assert (shop.price(3), shop.listed(7), shop.listed(8)) == (31, [1, 2], [3])
+    assert not shop.stands(3)
+
+
 def test_bulk_updates_say_their_keys(shop: Shop) -> None:
     assert (shop.price(1), shop.price(2)) == (10, 20)
     with transaction.atomic():

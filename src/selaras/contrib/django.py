@@ -251,6 +251,10 @@ class _Connection:
             self._inner["set_autocommit"](autocommit, *args, **kwargs)
             if self._open is None:
                 self._begin()
+                # A save of a model with parents opens a transaction for itself, after it has told of the row.
+                for row, slots in self._alone.values():
+                    if row() is not None:
+                        self.add(slots)
             return
         # Databases differ in whether it commits what is open; here it counts as a commit.
         self._connection.validate_no_atomic_block()
