@@ -7,7 +7,7 @@ import logging
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import make_dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial, wraps
 from pathlib import Path
@@ -404,6 +404,48 @@ async def test_what_of_an_object_cannot_be_part_of_a_key_is_told(app: Selaras) -
         await Other().price(1)
     with pytest.raises(ConfigurationError, match="batch loader could not know"):
         Other.product.batch(lambda ids: asyncio.sleep(0, ids))
+
+
+@pytest.mark.parametrize(
+    "version", ["7", 1.5, NAN, Decimal(5), datetime(2026, 1, 1, tzinfo=UTC), [1], 1 << 63, -(1 << 70)], ids=repr
+)
+async def test_a_version_that_is_no_whole_number_costs_nothing_but_the_keeping(
+    any_app: Callable[[], Selaras], version: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, rows = any_app(), {1: 1, 2: 2}
+
+    @app.cached(ttl=100, version=lambda value: version)
+    async def product(id: int) -> int:
+        return rows[id]
+
+    for value in (1, 5):
+        rows[1] = value
+        await product.key(1).put(value)
+        assert (await product.key(1).read()).tier == "loader"
+        assert await product.key(1).get(fresh="strict") == value
+        assert await app.read_many([product.key(1), product.key(2)]) == [value, 2]
+    async with product.key(1).writing():
+        rows[1] = 6
+        await product.key(1).put(6)
+    assert await product(1) == 6
+
+    assert len([record for record in caplog.records if "version= returned" in record.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("version", [(1 << 63) - 1, 1 - (1 << 63), True, None], ids=repr)
+async def test_a_version_at_the_edge_is_one(any_app: Callable[[], Selaras], version: Any) -> None:
+    app, rows = any_app(), {1: 1}
+
+    @app.cached(ttl=100, version=lambda value: version)
+    async def product(id: int) -> int:
+        return rows[id]
+
+    async with product.key(1).writing():
+        await product.key(1).put(2)
+    assert (await product.key(1).read()).value == 2
+    await product.key(1).invalidate()
+    assert await product.key(1).get(fresh="strict") == 1
+    assert (await product.key(1).read()).tier != "loader"
 
 
 # -- two versions of a program

@@ -51,6 +51,9 @@ class Auto(Enum):
 
 AUTO: Final = Auto.AUTO
 
+_VERSION_MOST: Final = (1 << 63) - 1
+"""What every store can keep of a version."""
+
 Keyed: TypeAlias = Cached[..., Any] | Binding[Any]
 Writable: TypeAlias = Keyed | Whole | Tag | TagBinding
 Lockable: TypeAlias = str | Cached[..., Any] | Binding[Any] | None
@@ -101,7 +104,7 @@ class CommonFamilyOptions(TypedDict, total=False):
     ttl: Duration | Adaptive | None
     ttl_none: Duration | None
     ignore: Sequence[str]
-    version: Callable[[Any], int] | None
+    version: Callable[[Any], int | None] | None
     replica_lag: Duration
     during_write: Literal["load", "serve"]
     tiers: Sequence[Literal["local", "host", "shared"]]
@@ -403,7 +406,7 @@ def declare_family(
     ttl_none: Duration | Auto | None = AUTO,
     ignore: Sequence[str] = (),
     tags: Tagging = (),
-    version: Callable[[Any], int] | None = None,
+    version: Callable[[Any], int | None] | None = None,
     replica_lag: Duration = 0,
     during_write: Literal["load", "serve"] = "load",
     tiers: Sequence[Literal["local", "host", "shared"]] = ("local", "host", "shared"),
@@ -594,14 +597,31 @@ def _several(family: str, option: str, texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(several)
 
 
-def _version(family: str, version: Callable[[Any], int] | None) -> Callable[[Any], int] | None:
-    if version is not None and not callable(version):
+def _version(family: str, version: Callable[[Any], int | None] | None) -> Callable[[Any], int | None] | None:
+    if version is None:
+        return None
+    if not callable(version):
         raise ConfigurationError(
             f"family {family!r}: version={version!r}: give a function of a value: lambda product: product.updated_seq"
         )
-    if version is not None:
-        _check_takes_a_value(family, "version", version)
-    return version
+    _check_takes_a_value(family, "version", version)
+
+    def checked(value: Any) -> int | None:
+        found: Any = version(value)
+        if found is None:
+            return None
+        if not isinstance(found, int):
+            raise ConfigurationError(
+                f"family {family!r}: version= returned {found!r} ({type(found).__name__}): return a whole number; of an instant, "
+                "say, its microseconds"
+            )
+        if abs(found) > _VERSION_MOST:
+            raise ConfigurationError(
+                f"family {family!r}: version= returned {found}: it is kept in 64 bits, as a number of at most {_VERSION_MOST:,}"
+            )
+        return int(found)
+
+    return checked
 
 
 def _check_takes_a_value(family: str, option: str, function: Callable[..., Any]) -> None:

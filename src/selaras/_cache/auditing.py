@@ -262,5 +262,8 @@ def _is_behind(family: Family, loaded: bytes, served: bytes) -> bool:
     """Say whether the datastore itself answered with an older version than was served."""
     if family.version is None:
         return False
-    there, here = family.codec.decode(loaded), family.codec.decode(served)
-    return there is None or (here is not None and family.version(there) < family.version(here))
+    there, here = (
+        None if value is None else family.version(value)
+        for value in (family.codec.decode(loaded), family.codec.decode(served))
+    )
+    return there is None or (here is not None and there < here)

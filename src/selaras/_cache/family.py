@@ -122,7 +122,7 @@ class Family:
     host: bool = True
     shared_tier: bool = True
     during_write: Literal["load", "serve"] = "load"
-    version: Callable[[Any], int] | None = None
+    version: Callable[[Any], int | None] | None = None
     replica_lag_us: int = 0
     tags: Callable[[Any, Any], tuple[str, ...]] | None = None
     level: Level = BOUNDED

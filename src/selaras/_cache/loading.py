@@ -781,7 +781,8 @@ def _by_partition(flights: Sequence[Flight]) -> dict[int, list[tuple[str, int]]]
 def _is_late(family: Family, value: Any, floor: int | None) -> bool:
     if floor is None or family.version is None:
         return False
-    return value is None or family.version(value) < floor
+    version = None if value is None else family.version(value)
+    return version is None or version < floor
 
 
 async def _awaited(work: Awaitable[T]) -> T:

@@ -40,7 +40,7 @@ class Storable:
         try:
             return slot.family.codec.encode(value, path=slot.key)
         except Exception as error:  # noqa: BLE001 - a value's own methods may raise anything; a read must not break
-            self._refuse(slot, error)
+            self.refuse(slot, error)
             return None
 
     def encoded(self, slot: Slot, value: Any) -> tuple[bytes | None, NotEncodable | None]:
@@ -73,7 +73,7 @@ class Storable:
             tags = family.tags(slot.arguments, value) if family.tags else ()
             version = family.version(value) if family.version and value is not None else None
         except Exception as error:  # noqa: BLE001 - the program's functions: what they refuse is served, not stored
-            self._refuse(slot, error)
+            self.refuse(slot, error)
             return None
         if ttl_us is None:
             return Put(slot.key, data, checksum(data), 0, tags, family.name, version)
@@ -93,7 +93,8 @@ class Storable:
     def _prior_us(self, slot: Slot, rule: Adaptive) -> int:
         return self.histories.prior_us(slot.family.name, rule)
 
-    def _refuse(self, slot: Slot, error: Exception) -> None:
+    def refuse(self, slot: Slot, error: Exception) -> None:
+        """A value cannot be stored: the first of a family is told."""
         slot.family.counts.unstorable += 1
         if slot.family.counts.unstorable == 1:
             self._tell(Unstorable(family=slot.family.name, key=slot.key, error=f"{type(error).__name__}: {error}"))

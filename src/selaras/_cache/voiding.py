@@ -238,7 +238,13 @@ class Voiding:
                 lineage.note_wide(f"{kind} {name}", index, position)
 
     def _version(self, slot: Slot, value: Any) -> int | None:
-        return None if slot.family.version is None or value is None else slot.family.version(value)
+        if slot.family.version is None or value is None:
+            return None
+        try:
+            return slot.family.version(value)
+        except Exception as error:  # noqa: BLE001 - the program's function: the datastore has changed whatever it says
+            self._storable.refuse(slot, error)
+            return None
 
 
 def _openings(tags: Iterable[str], families: Iterable[str]) -> list[Opening]:
