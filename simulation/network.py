@@ -255,6 +255,11 @@ class Linked:
         if not self.far:
             await self.real.open()
 
+    @property
+    def returns(self) -> bool:
+        """See `Store`."""
+        return self.far
+
     async def close(self) -> None:
         """See `Store`."""
         if not self.far:

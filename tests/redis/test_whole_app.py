@@ -10,7 +10,7 @@ from tests.app.work import working
 from tests.redis.servers import RedisServer, until
 from tests.redis.test_rights import all_there_is_to_do
 
-from selaras import JobFailed, Read, Selaras, StoreUnavailable
+from selaras import JobFailed, Read, Selaras, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Names, redis_address
 
 ODD = "{a}% *[?]\\\n\u00e9:&"
@@ -96,3 +96,94 @@ async def test_a_server_that_loads_what_it_kept_is_waited_for_at_the_start(caplo
             await app.worker(burst=True).run()
             assert await job.result() == 7
         assert "is loading its data" in caplog.text
+
+
+@pytest.mark.parametrize("away", ["not there", "paused"])
+async def test_a_process_that_begins_while_the_server_is_away_answers_reads(
+    away: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RedisServer() as server:
+        app = Selaras(server.url, shared_timeout=0.3)
+        loads = list[int]()
+
+        @app.cached(ttl=100)
+        async def product(id: int) -> int:
+            loads.append(id)
+            await asyncio.sleep(0.01)
+            return id
+
+        if away == "paused":
+            server.pause()
+        else:
+            server.stop()
+        try:
+            async with app:
+                assert await product(1) == 1
+                reading = await product.key(1).read()
+                assert (reading.value, reading.tier, reading.why) == (1, "loader", "the store does not answer")
+                loads.clear()
+                assert await asyncio.gather(*[product.key(2).get(fresh="strict") for _ in range(50)]) == [2] * 50
+                assert len(loads) <= 2
+                assert await app.read_many([product.key(3), product.key(4)]) == [3, 4]
+                assert (await app.warm([product.key(5)])).unkept == 1
+                with pytest.raises(StoreUnavailable):
+                    await product.key(1).invalidate()
+                with pytest.raises(StoreUnavailable):
+                    async with product.key(1).writing():
+                        raise AssertionError("nobody was told of it")
+
+                if away == "paused":
+                    server.resume()
+                else:
+                    server.start()
+                while (await product.key(1).read()).tier == "loader":
+                    await asyncio.sleep(0.02)
+                async with product.key(1).writing():
+                    pass
+                while not app.process().opened:
+                    await asyncio.sleep(0.02)
+                assert product.at_hand(3) is None
+                assert await product(1) == 1
+                assert product.at_hand(1) == (1,)
+        finally:
+            if away == "paused":
+                server.resume()
+        said = [record.getMessage() for record in caplog.records if "shared tier" in record.getMessage()]
+        assert "does not answer" in said[0]
+        assert "answers again" in said[-1]
+        assert not app.process().opened
+
+
+async def test_what_was_closed_while_it_was_being_reached_stays_closed() -> None:
+    with RedisServer() as server:
+        app = Selaras(server.url, shared_timeout=0.1)
+
+        @app.cached(ttl=100)
+        async def product(id: int) -> int:
+            return id
+
+        server.pause()
+        try:
+            assert await product(1) == 1
+            process = app.process()
+            await app.close()
+        finally:
+            server.resume()
+        await asyncio.sleep(0.3)
+        assert not process.opened
+        assert await product(1) == 1
+        await app.close()
+
+
+async def test_a_server_that_refuses_us_is_no_server_that_is_away(redis_server: RedisServer) -> None:
+    app = Selaras(f"redis://nobody:wrong@127.0.0.1:{redis_server.port}/0")
+
+    @app.cached(ttl=100)
+    async def product(id: int) -> int:
+        return id
+
+    with pytest.raises(StoreRefused):
+        await product(1)
+    with pytest.raises(StoreRefused):
+        async with app:
+            pass

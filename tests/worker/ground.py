@@ -85,6 +85,10 @@ class TamperedStore:
         self.beating: Callable[[HeartbeatRequest], None] | None = None
         self.lost: tuple[Attempt, ...] = ()
 
+    @property
+    def returns(self) -> bool:
+        return self.real.returns
+
     async def open(self) -> None:
         await self.real.open()
 

@@ -303,7 +303,7 @@ class Selaras:
 
     async def __aenter__(self) -> Self:
         process = self._program.process()
-        await process.open()
+        await process.open_to_read()
         process.enter()
         return self
 

@@ -227,6 +227,11 @@ class Cache:
         if follower.lost(self.instant()):
             self._tell(SharedTierLost(partition=follower.index, error=str(error)))
 
+    def cut_off(self, error: str) -> None:
+        """The store could not be reached before anything was asked of it: no partition answers."""
+        for follower in self._followers:
+            self._lost(follower, StoreUnavailable(error))
+
     def _event_for(self, key: str) -> None:
         """What began before an event was heard is not joined after it."""
         if any(key in flights.running for flights in tuple(self._loops.values())):

@@ -55,6 +55,11 @@ class Store(Protocol):
         """All of them, in the order of their indexes."""
         ...
 
+    @property
+    def returns(self) -> bool:
+        """Whether it is a server: one that cannot be reached at first is found again by any verb, as soon as it is back."""
+        ...
+
     async def open(self) -> None:
         """Connect; create or check what is there. Raises StoreUnavailable, StoreMismatch."""
         ...

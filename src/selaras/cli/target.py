@@ -94,6 +94,7 @@ def on_app(command: Callable[Concatenate[Selaras, P], None]) -> Callable[..., No
 
 
 async def _on(app: Selaras, reference: str, command: Callable[[Target], Coroutine[Any, Any, None]]) -> None:
+    await app.process().open()  # an app would read on without its store: a person asks of the store
     async with app:
         await command(Target(app, reference, app.process().clock.wall_us()))
 

@@ -25,6 +25,7 @@ from selaras._cache.lineage import Lineage
 from selaras._contracts.clock import Clock, Entropy
 from selaras._contracts.shelf import Shelf
 from selaras._contracts.store import Store
+from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._core.positions import Cursor, News
 from selaras._core.routing import partition_of
 
@@ -34,6 +35,9 @@ _ID_MASK: Final = (1 << _ID_BITS) - 1
 _ID_DIGITS: Final = frozenset("0123456789abcdef")
 
 _PUBLISH_S: Final = 1.0
+
+_AGAIN_NS: Final = 1_000_000_000
+"""A store that was away when this process began is tried again so often, while somebody reads."""
 
 
 class Process:
@@ -84,6 +88,9 @@ class Process:
         self.partitions = len(store.partitions)
         self.ends = Ends()
         self.opened = False
+        self._adrift = False  # read from without its store, which is tried again at `_again_ns`
+        self._again_ns = 0
+        self._closings = 0
         self.users = 0
         self._ids = count(entropy.getrandbits(_ID_BITS))
         self._lock = Lock()
@@ -96,23 +103,59 @@ class Process:
     async def open(self) -> None:
         """Connect the store, once; callers that come meanwhile wait for the same. Raises StoreUnavailable."""
         while not self.opened:
-            with self._lock:
-                opening = self._opening
-                mine = opening is None or opening.failed
-                if opening is None or mine:
-                    opening = self._opening = Once()
-            if mine:
-                opening.begin(self._open)
             try:
-                await opening.wait()
+                await self._begin().wait()
             except Interrupted:
                 continue
         self.housekeeping.begin()
 
+    async def open_to_read(self) -> None:
+        """Open it for whoever can do without the store. A server that cannot be reached by now may be later: until then it
+        counts as one that does not answer.
+
+        Raises StoreRefused, StoreMismatch; StoreUnavailable: it is no server.
+        """
+        if self.opened:
+            return
+        if self._adrift:
+            now = self.clock.instant_ns()
+            if now >= self._again_ns:
+                self._again_ns = now + _AGAIN_NS
+                self._begin()
+            return
+        try:
+            async with asyncio.timeout(self.settings.shared_timeout / 1_000_000 or None):
+                await self.open()
+        except (StoreRefused, StoreMismatch):
+            raise
+        except (StoreUnavailable, TimeoutError) as error:
+            if not self.store.returns:
+                raise
+            self._adrift = True
+            self._again_ns = self.clock.instant_ns() + _AGAIN_NS
+            self.cache.cut_off(str(error) or f"{self.store.url} is slow to answer")
+
+    def _begin(self) -> Once[None]:
+        """Return the opening that is under way, or one that is begun here."""
+        with self._lock:
+            opening = self._opening
+            mine = opening is None or opening.failed
+            if opening is None or mine:
+                opening = self._opening = Once()
+        if mine:
+            opening.begin(self._open)
+        return opening
+
     async def _open(self) -> None:
+        closings = self._closings
         await self.store.open()
-        self.cache.open()
-        self.opened = True
+        if closings != self._closings:  # whoever closed it did not wait for this
+            await self.store.close()
+            raise Interrupted
+        if not self._adrift:
+            self.cache.open()
+        self.opened, self._adrift = True, False
+        self.housekeeping.begin()
 
     def enter(self) -> None:
         """Use it from the running loop: what threads want is opened there meanwhile."""
@@ -148,7 +191,9 @@ class Process:
         if self.opened:
             await self.housekeeping.end_asked()
             await self._publish()
-            self.opened, self._opening = False, None
+        if self.opened or self._adrift:
+            self._closings += 1
+            self.opened, self._adrift, self._opening = False, False, None
             await self.cache.close()
             await self.store.close()
 

@@ -138,7 +138,7 @@ class Cached(Generic[P, V]):
     async def _read(self, slot: Slot) -> V:
         process = self._program.process()
         if not process.opened:
-            await process.open()
+            await process.open_to_read()
         value: V = await process.cache.get(slot)
         return value
 

@@ -86,7 +86,7 @@ class Key(Generic[V]):
         """Read through. Inside a job no level goes below "causal"."""
         process = self._program.processes.current or self._program.process()
         if not process.opened:
-            await process.open()
+            await process.open_to_read()
         value: V = await process.cache.get(self.slot, None if fresh is None else level_of(fresh))
         return value
 
@@ -101,7 +101,7 @@ class Key(Generic[V]):
     async def read(self, fresh: Fresh | None = None) -> Reading[V]:
         """Read through, and say where the value came from."""
         process = self._program.process()
-        await process.open()
+        await process.open_to_read()
         found = await process.cache.read(self.slot, None if fresh is None else level_of(fresh))
         return Reading(found.value, found.tier, found.age_us / 1_000_000, found.position, found.why)
 
@@ -127,7 +127,7 @@ class Key(Generic[V]):
     async def warm(self) -> None:
         """Bring it into the local tier."""
         process = self._program.process()
-        await process.open()
+        await process.open_to_read()
         await process.cache.warming.warm([self.slot])
 
     async def explain(self) -> str:
@@ -147,7 +147,7 @@ async def read_many(program: Program, keys: Sequence[Key[V]], fresh: Fresh | Non
         if not isinstance(key, Key):  # pyright: ignore[reportUnnecessaryIsInstance] - users' values
             raise ConfigurationError(f"read_many was given {key!r}, which is no key: name each, as in family.key(42)")
     process = program.process()
-    await process.open()
+    await process.open_to_read()
     return await process.cache.get_many([key.slot for key in keys], None if fresh is None else level_of(fresh))
 
 

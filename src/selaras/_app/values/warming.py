@@ -69,7 +69,7 @@ async def warm(
     if count(loads, option="warm: loads") < 1:
         raise ConfigurationError("warm: loads=0 would load nothing: give at least 1")
     process = program.process()
-    await process.open()
+    await process.open_to_read()
     warmed = Warmed()
     for slots in _pieces(map(_slot_of, keys), loads):
         warmed = warmed.plus(await process.cache.warming.bring(slots))

@@ -20,6 +20,8 @@ class MemoryStore:
 
     url = "memory://"
 
+    returns = False
+
     def __init__(self, clock: Clock, *, partitions: int = 1, entropy: Entropy | None = None) -> None:
         chance = entropy or Random()  # event ids guard against mistakes, not against people
         self._bells: dict[str, MemoryBell] = {}

@@ -42,6 +42,8 @@ class RedisStore:
         server_time: what scripts take for the time; the server's own unless a test gives a clock of its own.
     """
 
+    returns = True
+
     def __init__(
         self,
         address: RedisAddress,

@@ -26,6 +26,8 @@ class SqliteStore:
     "full" waits for the disk at each commit, and many share one wait.
     """
 
+    returns = False
+
     def __init__(
         self,
         path: str | Path,
