@@ -146,6 +146,47 @@ def test_a_save_of_a_model_with_parents_outside_of_transactions_is_one(shop: Sho
     assert not shop.stands(3)
 
 
+def test_the_row_as_it_was_is_locked_until_it_is_written(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def look(execute: Callable[..., object], sql: str, params: object, many: bool, context: object) -> object:
+        asked.append(sql)
+        return execute(sql.removesuffix(" FOR NO KEY UPDATE"), params, many, context)
+
+    one = connections["default"]
+    monkeypatch.setattr(one.features, "has_select_for_update", True)
+    monkeypatch.setattr(one.features, "has_select_for_no_key_update", True)
+    row = Product.objects.get(pk=1)
+    with one.execute_wrapper(look):
+        row.save()
+        with transaction.atomic():
+            row.save()
+
+    assert [sql.endswith(" FOR NO KEY UPDATE") for sql in asked if sql.startswith("SELECT")] == [False, True]
+
+
+def test_fields_that_a_save_leaves_out_are_what_the_database_has(shop: Shop) -> None:
+    ids: dict[tuple[int, int], list[int]] = {}
+
+    @shop.app.cached(ttl="1h")
+    def those(category: int, price: int) -> list[int]:
+        return ids.setdefault((category, price), [])
+
+    keys = shop.keys
+    shop.keys = lambda row: [*keys(row), those.key(row.category, row.price)]
+    try:
+        row = Product.objects.get(pk=1)
+        Product.objects.filter(pk=1).update(category=8)
+        assert those(8, 11) == []
+        ids[8, 11] = [1]
+        with transaction.atomic():
+            row.price = 11
+            row.save(update_fields=["price"])
+        assert those(8, 11) == [1]
+    finally:
+        shop.keys = keys
+
+
 def test_bulk_updates_say_their_keys(shop: Shop) -> None:
     assert (shop.price(1), shop.price(2)) == (10, 20)
     with transaction.atomic():

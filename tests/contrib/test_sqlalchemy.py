@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text, update
+from sqlalchemy import event, select, text, update
+from sqlalchemy.dialects import registry
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.contrib.alchemy import Base, Product, Shop
@@ -61,6 +62,75 @@ def test_the_row_as_it_was_is_known_though_it_was_not_loaded(shop: Shop) -> None
         session.commit()
 
     assert (shop.listed(7), shop.listed(8)) == ([2], [1])
+
+
+@pytest.mark.parametrize("ends", ["moved", "repriced", "deleted"])
+def test_the_row_as_it_was_is_known_though_another_transaction_has_changed_it(shop: Shop, ends: str) -> None:
+    with shop.session() as session:
+        session.expire_on_commit = False
+        row = session.get_one(Product, 1)  # in category 7
+        session.commit()
+        with shop.session.begin() as other:
+            other.get_one(Product, 1).category = 8
+        assert (shop.listed(7), shop.listed(8), shop.price(1)) == ([2], [1], 10)
+
+        if ends == "deleted":
+            session.delete(row)
+        elif ends == "moved":
+            row.category, row.price = 9, 11
+        else:
+            row.price = 11
+        session.execute(text("insert into category values (9)"))
+        session.commit()
+
+    assert shop.listed.key(8).read().tier == "loader"
+    assert (shop.listed(7), shop.listed(8), shop.listed(9)) == {
+        "moved": ([2], [], [1]),
+        "repriced": ([2], [1], []),
+        "deleted": ([2], [], []),
+    }[ends]
+    assert shop.price(1) == (None if ends == "deleted" else 11)
+
+
+def test_a_key_of_two_columns_of_which_two_transactions_changed_one_each(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.fill()
+    maker = sessionmaker(shop.engine, expire_on_commit=False)
+
+    @shop.app.cached(ttl="1h")
+    def ids(category: int, price: int) -> list[int]:
+        with shop.plain() as session:
+            return list(session.scalars(select(Product.id).where(Product.category == category, Product.price == price)))
+
+    bind(shop.app, maker, {Product: lambda row: ids.key(row.category, row.price)})
+    with maker() as session, maker.begin() as other:
+        row = session.get_one(Product, 1)
+        session.commit()
+        other.get_one(Product, 1).category = 8
+        other.commit()
+        assert (ids(7, 10), ids(8, 10), ids(8, 11)) == ([], [1], [])
+        row.price = 11
+        session.commit()
+    assert (ids(7, 10), ids(8, 10), ids(8, 11)) == ([], [], [1])
+    shop.close()
+
+
+def test_the_row_is_looked_at_once_and_locked_as_its_update_will_lock_it(shop: Shop) -> None:
+    looked, postgresql = list[str](), registry.load("postgresql")()
+
+    @event.listens_for(shop.engine, "before_execute")
+    def _(connection: object, statement: Any, *_: object) -> None:
+        if statement.is_select:
+            looked.append(str(statement.compile(dialect=postgresql)))
+
+    for price in (11, 12):
+        looked.clear()
+        with shop.session.begin() as session:
+            row = session.get_one(Product, 1)
+            row.price, row.category = price, 8
+    assert len(looked) == 2
+    assert "FOR" not in looked[0]
+    assert looked[1].endswith("FOR NO KEY UPDATE")
 
 
 def test_new_and_deleted_rows(shop: Shop) -> None:

@@ -15,7 +15,7 @@ Every transaction of a connection is one, whoever opens it: `transaction.atomic`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
@@ -134,7 +134,14 @@ class _Hooks:
 
     # -- rows
 
-    def _before_save(self, sender: type[Model], instance: Model, using: str, **_: object) -> None:
+    def _before_save(
+        self,
+        sender: type[Model],
+        instance: Model,
+        using: str,
+        update_fields: Collection[str] | None = None,
+        **_: object,
+    ) -> None:
         slots: list[Any] = []
         if instance.pk is not None:
             for keys in self._keys(sender):
@@ -143,7 +150,11 @@ class _Hooks:
                     continue
                 is_new = instance._state.adding  # noqa: SLF001 - a documented name, as `_base_manager` is
                 was = None if is_new else _stored(sender, instance, using)
-                slots += [*keys.of(instance), *([] if was is None else keys.of(was))]
+                slots += keys.of(instance)
+                if was is not None:
+                    slots += keys.of(was)
+                    if update_fields is not None:  # its other columns stay as they are there
+                        slots += keys.of(_with(was, instance, update_fields))
         self.here(connections[using]).writes(instance, slots)
 
     def _after_save(self, sender: type[Model], instance: Model, using: str, **_: object) -> None:
@@ -176,8 +187,20 @@ def _of(keys: Keys, row: Model) -> Places:
 
 
 def _stored(model: type[Model], row: Model, using: str) -> Model | None:
-    """Return the row as the database has it."""
-    return model._base_manager.using(using).filter(pk=row.pk).first()  # noqa: SLF001
+    """Return the row as the database has it, locked as the statement that follows will lock it."""
+    connection = connections[using]
+    rows = model._base_manager.using(using).filter(pk=row.pk)  # noqa: SLF001
+    if connection.features.has_select_for_update and not connection.get_autocommit():
+        rows = rows.select_for_update(no_key=connection.features.has_select_for_no_key_update)
+    return rows.first()
+
+
+def _with(row: Model, changed: Model, names: Collection[str]) -> Model:
+    """Return a row of which only these fields are changed."""
+    for field in row._meta.concrete_fields:  # noqa: SLF001 - a documented name
+        if field.name in names or field.attname in names:
+            setattr(row, field.attname, getattr(changed, field.attname))
+    return row
 
 
 class _Connection:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Connection, Engine, TextClause, event, inspect, select
+from sqlalchemy import Column, Connection, Engine, TextClause, event, inspect, select
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import (
@@ -168,6 +168,7 @@ class _Open:
         self.rolled_back = False
         self.ended = False
         self.savepoints: dict[SessionTransaction, Savepoint] = {}
+        self.before: dict[InstanceState[Any], _Before] = {}  # of the rows that are being flushed
         self.forgotten: Callable[[], object] = _nothing
 
     def add(self, slots: Places) -> None:
@@ -301,9 +302,9 @@ class _Hooks:
             of_rows: tuple[tuple[str, Callable[..., None]], ...] = (
                 ("before_insert", rows.before_insert),
                 ("after_insert", rows.after),
-                ("before_update", rows.before),
+                ("before_update", rows.before_update),
                 ("after_update", rows.after),
-                ("before_delete", rows.before),
+                ("before_delete", rows.before_delete),
             )
             for name, hook in of_rows:
                 event.listen(model, name, hook, propagate=True)
@@ -362,8 +363,10 @@ class _Hooks:
 
     def _flushed(self, session: Session, context: object) -> None:
         del context
-        if (one := self._open.get(session)) is not None and (session.new or session.dirty or session.deleted):
-            one.wrote = True
+        if (one := self._open.get(session)) is not None:
+            one.before.clear()
+            if session.new or session.dirty or session.deleted:
+                one.wrote = True
 
     def _committed(self, session: Session) -> None:
         one = self._open.get(session)
@@ -403,26 +406,38 @@ class _Rows:
     def __init__(self, transactions: WeakKeyDictionary[Session, _Open], keys: Keys) -> None:
         self._open = transactions
         self._keys = keys
+        self._names: dict[Mapper[Any], set[str]] = {}
 
     def _of(self, row: object) -> _Open | None:
         session = object_session(row)
         return None if session is None else self._open.get(session)
 
-    def _slots(self, mapper: Mapper[Any], row: object) -> Places:
+    def _slots(self, mapper: Mapper[Any], row: object, one: _Open) -> Places:
         if self._keys.by_identity:
             return self._keys.of_identity(mapper.primary_key_from_instance(row))
-        return self._keys.of(row)
+        before = one.before.get(inspect(row))
+        return self._keys.of(row if before is None else before.now())
 
     def before_insert(self, mapper: Mapper[Any], connection: Connection, row: object) -> None:
         """In autocommit there is no later: but only a row that has its key by then has one to give."""
         del connection
         one = self._of(row)
         if one is not None and one.autocommits and None not in mapper.primary_key_from_instance(row):
-            one.add(self._slots(mapper, row))
+            one.add(self._slots(mapper, row, one))
             one.plant()
 
-    def before(self, mapper: Mapper[Any], connection: Connection, row: object) -> None:
+    def before_update(self, mapper: Mapper[Any], connection: Connection, row: object) -> None:
+        """The row as the datastore has it. That one is updated it hears, too, of whose collections alone are changed."""
+        session = object_session(row)
+        self._before(
+            mapper, connection, row, session is not None and session.is_modified(row, include_collections=False)
+        )
+
+    def before_delete(self, mapper: Mapper[Any], connection: Connection, row: object) -> None:
         """The row as the datastore has it."""
+        self._before(mapper, connection, row, True)
+
+    def _before(self, mapper: Mapper[Any], connection: Connection, row: object, is_written: bool) -> None:
         one = self._of(row)
         if one is None:
             return
@@ -430,9 +445,11 @@ class _Rows:
         if self._keys.by_identity:
             one.add(self._keys.of_identity(state.identity or mapper.primary_key_from_instance(row)))
         else:
-            one.add(self._keys.of(_Before(row, state, connection)))
+            names = self._names.setdefault(mapper, set())
+            before = one.before[state] = _Before(row, state, connection if is_written else None, names)
+            one.add(self._keys.of(before))
         if one.autocommits:
-            one.add(self._slots(mapper, row))
+            one.add(self._slots(mapper, row, one))
             one.plant()
 
     def after(self, mapper: Mapper[Any], connection: Connection, row: object) -> None:
@@ -440,34 +457,80 @@ class _Rows:
         del connection
         one = self._of(row)
         if one is not None:
-            one.add(self._slots(mapper, row))
+            one.add(self._slots(mapper, row, one))
             if one.autocommits:
                 one.plant()
 
 
 class _Before:
-    """A row as the datastore has it: what was changed since gives what it was."""
+    """A row as the datastore has it, which another transaction may have changed since this one read it.
 
-    def __init__(self, row: object, state: InstanceState[Any], connection: Connection) -> None:
+    Args:
+        connection: to look at it; None: it is not written, and what the session knows will do.
+        names: of the columns that were asked for of such rows until now: they come together.
+    """
+
+    def __init__(self, row: object, state: InstanceState[Any], connection: Connection | None, names: set[str]) -> None:
         self._row = row
         self._state = state
         self._connection = connection
+        self._names = names
+        self._stored: dict[str, Any] = {}
+        self._held: dict[str, Any] = {}  # what the session has of them, where its UPDATE leaves it alone
 
     def __getattr__(self, name: str) -> Any:
         state = self._state
+        attribute = state.mapper.column_attrs.get(name)
+        if attribute is not None and isinstance(attribute.columns[0], Column) and self._has(name):
+            return self._stored[name]
         if name in state.attrs:
             history = state.attrs[name].history
-            if history.added or history.deleted:
-                column = state.mapper.column_attrs.get(name)
-                if column is not None:
-                    return history.deleted[0] if history.deleted else self._stored(column.columns[0])
-                relation = state.mapper.relationships.get(name)
-                if relation is not None and not relation.uselist:
-                    return history.deleted[0] if history.deleted else None
+            if history.has_changes() and (attribute is not None or _is_to_one(state.mapper, name)):
+                return history.deleted[0] if history.deleted else None
         return getattr(self._row, name)
 
-    def _stored(self, column: Any) -> Any:
-        """It was set without having been loaded."""
-        mapper, identity = self._state.mapper, self._state.identity or ()
+    def _has(self, name: str) -> bool:
+        """Say whether the row was looked at and is there."""
+        if self._connection is None:
+            return False
+        if name not in self._stored:
+            self._names.add(name)
+            self._look(self._connection, sorted(self._names))
+        return name in self._stored
+
+    def _look(self, connection: Connection, names: Sequence[str]) -> None:
+        state = self._state
+        mapper, identity = state.mapper, state.identity or ()
         where = [of == value for of, value in zip(mapper.primary_key, identity, strict=True)]
-        return self._connection.scalar(select(column).select_from(mapper.persist_selectable).where(*where))
+        columns = [mapper.column_attrs[name].columns[0] for name in names]
+        # Locked as the statement that follows will lock it: nobody changes it between the two.
+        looked = select(*columns).select_from(mapper.persist_selectable).where(*where).with_for_update(key_share=True)
+        found = connection.execute(looked).first()
+        self._stored = {} if found is None else dict(zip(names, found, strict=True))
+        self._held = {
+            name: state.dict[name]
+            for name in self._stored
+            if name in state.dict and not state.attrs[name].history.has_changes()
+        }
+
+    def now(self) -> Any:
+        """Return the row as it is when it has been written: what that left alone is as the datastore has it."""
+        now = self._state.dict
+        left = {name: self._stored[name] for name, held in self._held.items() if now.get(name) is held}
+        return _After(self._row, left) if left else self._row
+
+
+class _After:
+    """A row as its UPDATE leaves it. `left`: what it does not touch."""
+
+    def __init__(self, row: object, left: Mapping[str, Any]) -> None:
+        self._row = row
+        self._left = left
+
+    def __getattr__(self, name: str) -> Any:
+        return self._left[name] if name in self._left else getattr(self._row, name)
+
+
+def _is_to_one(mapper: Mapper[Any], name: str) -> bool:
+    relation = mapper.relationships.get(name)
+    return relation is not None and not relation.uselist
