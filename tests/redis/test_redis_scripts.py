@@ -18,13 +18,13 @@ from selaras._core.jobs.states import JobEvent
 from selaras._stores.redis.address import Names
 from selaras._stores.redis.cells import Values
 from selaras._stores.redis.packing import Packing
-from selaras._stores.redis.scripts import FOLDER, PARTS, Head, functions, script, source, verbs
+from selaras._stores.redis.scripts import FOLDER, PARTS, Head, functions, script, source, used, verbs
 from selaras._stores.redis.store import FORMAT
 
 
 @pytest.mark.parametrize("verb", verbs())
 def test_a_script_declares_the_keys_that_it_touches(verb: str) -> None:
-    texts = ("prelude", *Head.of(verb, source(verb)).list("uses"), verb)
+    texts = ("prelude", *used(verb), verb)
     declared = {key for text in texts for key in Head.of(text, source(text)).list("keys")}
     assert set(script(verb).keys) <= declared
 

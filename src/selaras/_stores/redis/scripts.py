@@ -38,7 +38,11 @@ from selaras._stores.redis.records import STATES
 
 FOLDER: Final = Path(__file__).parent / "lua"
 
-PARTS: Final = ("prelude", "log", "rows", "cells", "jobs", "mending", "plain")
+PARTS: Final = (
+    *("prelude", "log", "rows", "cells"),
+    *("jobs", "lines", "parents", "admission", "claims", "attempts", "ends", "workers"),
+    *("mending", "plain"),
+)
 """Texts that verbs are put together from; all others are verbs."""
 
 LEDGER: Final = (
@@ -193,7 +197,7 @@ def script(name: str) -> Script:
     flags = head.list("flags")
     if not _FLAGS.issuperset(flags):
         raise ScriptError(f"{name}.lua: flags {flags}; there are {sorted(_FLAGS)}")
-    parts = ("prelude", *head.list("uses"), name)
+    parts = ("prelude", *used(name), name)
     kept = _asked_for([pieces(part) for part in parts])
     made = [Head.of(part, source(part)).said.get("made", "") if "rows" in parts else "" for part in parts]
     body = _joined(name, kept, made, reads_only="no-writes" in flags)
@@ -212,7 +216,7 @@ def pieces(part: str) -> tuple[Piece, ...]:
     """
     text = _ROWS.sub(_kind_of_rows, _COMMENT.sub("", source(part)))
     own = _FUNCTION.findall(text) if part != "prelude" else ()
-    known = functions() if part in PARTS else functions(Head.of(part, source(part)).list("uses"))
+    known = functions() if part in PARTS else functions(used(part))
     called = {*known, *own, *(f"IS_{name}" for name in _stored())}
     if part != "prelude":
         words = _CALLED.split(text)
@@ -241,6 +245,13 @@ def pieces(part: str) -> tuple[Piece, ...]:
 def functions(parts: tuple[str, ...] = PARTS[1:]) -> frozenset[str]:
     """Return the names of all functions of parts that are made fields of a table: the prelude's are not."""
     return frozenset(name for part in parts for name in _FUNCTION.findall(source(part)))
+
+
+@cache
+def used(name: str) -> tuple[str, ...]:
+    """Return the parts that a text uses, in order. One that is written in several files (`-- of: jobs`) comes whole."""
+    said = Head.of(name, source(name)).list("uses")
+    return tuple(part for part in PARTS[1:] if not {part, Head.of(part, source(part)).said.get("of")}.isdisjoint(said))
 
 
 def _kind_of_rows(match: re.Match[str]) -> str:
