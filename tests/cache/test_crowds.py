@@ -162,7 +162,8 @@ async def test_an_entry_that_nothing_can_be_made_of_is_an_error_of_its_readers_a
     codec = codec_of(int)
 
     def decode(data: bytes) -> int:
-        if (row := codec.decode(data)) == rows[1]:
+        row: int = codec.decode(data)
+        if row == rows[1]:
             raise LookupError(f"no {row}")
         return row
 
