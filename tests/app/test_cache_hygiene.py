@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import sys
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import make_dataclass
@@ -339,6 +341,33 @@ async def test_a_method_says_what_of_its_object_is_part_of_the_key(app: Selaras)
     assert east.tax.key("IDN").name == "tax:IDN"
     await Shop.product.invalidate_all()
     assert await east.product(1) == "east 1"
+
+
+async def test_a_family_looks_like_its_function_to_frameworks_that_ask(app: Selaras) -> None:
+    class Shop:
+        @app.cached(self_key=None)
+        async def product(self, id: int, *, full: bool = False) -> str:
+            """What is sold."""
+            return f"product {id}"
+
+    @app.cached
+    async def price(id: int) -> float:
+        """What it costs."""
+        return id * 1.5
+
+    shop = Shop()
+    signatures = [inspect.signature(one) for one in (price, price.sync, Shop.product, shop.product, shop.product.sync)]
+    assert [str(one).replace("'", "") for one in signatures] == [
+        "(id: int) -> float",
+        "(id: int) -> float",
+        "(self, id: int, *, full: bool = False) -> str",
+        "(id: int, *, full: bool = False) -> str",
+        "(id: int, *, full: bool = False) -> str",
+    ]
+    awaited = asyncio.iscoroutinefunction if sys.version_info < (3, 12) else inspect.iscoroutinefunction
+    calls = [getattr(one, "__call__") for one in (price, shop.product, price.sync, shop.product.sync)]  # noqa: B004, B009 - as they ask
+    assert [awaited(call) for call in calls] == [True, True, False, False]
+    assert await asyncio.to_thread(shop.product.sync, 3) == await shop.product.sync.aio(3) == "product 3"
 
 
 def test_a_method_works_where_nothing_can_be_awaited() -> None:

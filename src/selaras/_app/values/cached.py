@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
@@ -21,7 +23,17 @@ Q = ParamSpec("Q")
 V = TypeVar("V")
 O = TypeVar("O")  # noqa: E741 - of the object that a method is called on
 
+C = TypeVar("C", bound=Callable[..., Any])
+
 BatchLoader = Callable[[list[Any]], Awaitable[Sequence[V]]]
+
+
+def _awaited(function: C) -> C:
+    """Let those who ask know that what it returns is awaited: web frameworks run other functions in a thread."""
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(function)
+    function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]  # noqa: SLF001 - all there is, before
+    return function
 
 
 class Binding(Generic[V]):
@@ -105,6 +117,7 @@ class Cached(Generic[P, V]):
         self.__doc__ = family.function.__doc__
         self.__name__: str = getattr(family.function, "__name__", family.name)
         self.__module__ = family.function.__module__
+        self.__wrapped__ = family.function  # its signature is that of this
 
     def __repr__(self) -> str:
         return f"<cached {self.name}>"
@@ -114,6 +127,7 @@ class Cached(Generic[P, V]):
         """The twin of which every call blocks."""
         return BlockingCached(self)
 
+    @_awaited
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, V]:
         """Read through: local tier, shared tier, loader.
 
@@ -212,6 +226,17 @@ class BoundCached(Generic[P, V]):
     def __repr__(self) -> str:
         return f"<cached {self.cached.name} of {self._object!r}>"
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the method on this object."""
+        return _without_first(self.cached.fn)
+
+    @property
+    def sync(self) -> BlockingBoundCached[P, V]:
+        """The twin of which every call blocks."""
+        return BlockingBoundCached(self.cached.sync, self._object)
+
+    @_awaited
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, V]:
         """Read through. See `Cached`."""
         return self.cached(self._object, *args, **kwargs)
@@ -219,6 +244,11 @@ class BoundCached(Generic[P, V]):
     def key(self, *args: P.args, **kwargs: P.kwargs) -> Key[V]:
         """Return the key of these arguments for this object."""
         return self.cached.key(self._object, *args, **kwargs)
+
+
+def _without_first(method: Callable[..., Any]) -> inspect.Signature:
+    signature = inspect.signature(method)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 async def _at_once(value: V) -> V:  # noqa: RUF029 - a hit waits for nothing, and is awaited like a miss
@@ -257,6 +287,7 @@ class BlockingCached(Generic[P, V]):
         self.__doc__ = aio.__doc__
         self.__name__ = aio.__name__
         self.__module__ = aio.__module__
+        self.__wrapped__ = aio.__wrapped__
 
     def __repr__(self) -> str:
         return repr(self.aio)
@@ -317,6 +348,16 @@ class BlockingBoundCached(Generic[P, V]):
 
     def __repr__(self) -> str:
         return f"<cached {self.cached.name} of {self._object!r}>"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the method on this object."""
+        return _without_first(self.cached.fn)
+
+    @property
+    def aio(self) -> BoundCached[P, V]:
+        """The twin of which every call is awaited."""
+        return BoundCached(self.cached.aio, self._object)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
         """Read through. See `BlockingCached`."""
