@@ -7,7 +7,9 @@ import json
 import pytest
 from tests.edges.shell import Line, Shell, everywhere
 
+from selaras.cli.arguments import read_arguments
 from selaras.cli.cache import percent_text
+from selaras.cli.exits import Misused
 
 
 @everywhere
@@ -284,6 +286,19 @@ def test_a_name_that_no_parameter_has_is_told(shell: Shell, line: Line) -> None:
     assert "there is no parameter 'idd': it takes id" in wrong.stderr
 
 
+def test_a_text_that_begins_like_a_name_is_a_text_where_it_is_said_so() -> None:
+    def search(query: str, /, words: str, *more: str) -> None:
+        """Its first parameter has no name for callers, and the last ones have none at all."""
+
+    types = {"query": str, "words": str, "more": str}
+
+    with pytest.raises(Misused, match=r"there is no parameter 'b': .*write words=b=c"):
+        read_arguments(search, types, ["a=b", "b=c"])
+
+    assert read_arguments(search, types, ["a=b", "words=b=c"]) == (("a=b",), {"words": "b=c"})
+    assert read_arguments(search, types, ["a=b", "1=2", "c=d"]) == (("a=b", "1=2", "c=d"), {})
+
+
 def test_a_methods_values_are_named_by_what_stands_for_its_object(shell: Shell, line: Line) -> None:
     shell.write("methods.py", _METHODS)
     shell.python("""
@@ -343,6 +358,6 @@ def test_values_are_warmed_by_the_lines_of_the_standard_input(shell: Shell, line
     assert json.loads(warmed.stdout)["loaded"] == 3
     assert line.json("cache", "get", "product", "3")["tier"] == "shared"
     assert (wrong.exit_code, unclear.exit_code) == (2, 2)
-    assert "line 2 of the standard input: id='price=3' is no int" in wrong.stderr
+    assert "line 2 of the standard input: there is no parameter 'price': it takes id" in wrong.stderr
     assert "nothing was loaded" in wrong.stderr
     assert "line 1 of the standard input: No closing quotation" in unclear.stderr

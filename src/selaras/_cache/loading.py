@@ -555,7 +555,8 @@ class Loading:
                     return None
                 raise StaleSource(
                     f"{slot.key}: the datastore still answers with a version below {floor}, which is known to exist;"
-                    f" waited {patience_us / 1_000_000:g} s"
+                    f" waited {patience_us / 1_000_000:g} s. Is it a replica that lags? Of a datastore that was put back from a backup"
+                    f" versions begin anew: give the family another name, @app.cached(name=...)"
                 )
             await self._clock.sleep(pause_us / 1_000_000)
             pause_us *= 2

@@ -35,16 +35,13 @@ def read_arguments(
         if is_named and name in named:
             kwargs[name] = read_value(name, value, types.get(name, Any))
         elif len(args) < len(positional):
-            name = positional[len(args)].name
-            try:
-                args.append(read_value(name, text, types.get(name, Any)))
-            except Misused as error:
-                if is_named and text.partition("=")[0].isidentifier():
-                    unknown = text.partition("=")[0]
-                    raise Misused(
-                        f"{error.message}; and there is no parameter {unknown!r}: it takes {_listed(parameters)}"
-                    ) from None
-                raise
+            next_one = positional[len(args)].name
+            if is_named and name.isidentifier() and next_one in named:
+                raise Misused(
+                    f"there is no parameter {name!r}: it takes {_listed(parameters)}; if {text!r} is meant as it stands, write "
+                    f"{next_one}={text}"
+                )
+            args.append(read_value(next_one, text, types.get(next_one, Any)))
         elif rest is not None:
             args.append(read_value(rest.name, text, types.get(rest.name, Any)))
         else:
