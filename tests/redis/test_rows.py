@@ -215,7 +215,7 @@ async def test_a_key_that_somebody_has_written_over_is_mended_by_whoever_meets_i
         assert await world.fill(token, put(K, b"v2"))
         assert await world.value(K) == b"v2"
         assert {A, B, "later"} <= ran
-        assert lost or home.said("damaged") != "None"
+        assert home.said("damaged") != "None"
 
 
 def _greet_anew(world: World) -> None:
@@ -241,6 +241,29 @@ async def test_while_a_writer_runs_nothing_is_stored_whichever_list_of_intents_i
         assert during == Standing()
         assert await home.intents(K) == ()
         assert await world.fill(await world.miss(K), put(K, b"v2"))
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["retyped", "lost"])
+async def test_when_what_became_of_jobs_is_lost_those_that_have_ended_do_not_run_again_and_others_do(
+    tmp_path: Path, lost: bool
+) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.enqueue(job("over"), job("held", line="l", writes=(K,)), job("next", line="l"), job("runs"))
+        claims = {claim.job: claim for claim in await worker.claims()}
+        await worker.end(claims["over"])
+
+        home.retype("dyn", lost=lost)
+        _greet_anew(world)
+        await _mended(world)
+        ran = []
+        while again := await worker.claims():
+            for claim in again:
+                ran.append(claim.job)
+                await worker.end(claim)
+
+        assert sorted(ran) == ["held", "next", "runs"]
+        assert await world.state("over") == "failed"
 
 
 async def test_a_call_that_must_not_be_made_twice_is_not_where_it_broke_off(tmp_path: Path) -> None:

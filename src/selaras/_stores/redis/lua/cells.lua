@@ -499,8 +499,7 @@ end
 -- A new epoch: no entry and no token of the old one is trusted (P20). Intents say themselves of which one they are.
 local function cells_forget()
     call('UNLINK', K.entries, K.tokens)
-    let_hash_be(K.entries)
-    let_hash_be(K.tokens)
+    for _, key in ipairs({K.entries, K.tokens}) do call('HSET', key, ABSENT, '') end
 end
 
 -- The marks were lost: nobody knows of which tags and families the last events are not known any more. A new epoch

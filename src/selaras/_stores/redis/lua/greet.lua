@@ -34,9 +34,11 @@ if is_new then
 end
 if told.err then
     call('UNLINK', K.log)
-    damage('log')
 end
 if not told[1] then
+    if not is_new then
+        damage('log')
+    end
     log_create()
 end
 local has_marks = let_set_be(K.marks, 0) or is_new

@@ -146,10 +146,8 @@ end
 -- Let a key be there that must always be. Of another type it is somebody else's, and goes. Returns whether it was there.
 local function let_be(key, found, ...)
     if type(found) == 'string' then return true end
-    if type(found) == 'table' then
-        call('UNLINK', key)
-        damage(key)
-    end
+    if type(found) == 'table' then call('UNLINK', key) end
+    if ledger then damage(key) end -- else it may be new
     call(...)
     return false
 end

@@ -42,13 +42,15 @@ end
 local function mend_line_of(row)
     local name = row.extra[EXTRA.line]
     local line = name ~= '' and lines:get(name)
-    if name ~= '' and not (line and line[LINE.holder] == row.id) then -- an ordered retry kept it
-        stand(members, in_line(row))
-        if not line then -- whoever held it would have said so, if he had come before
-            damage('a line')
-            lines:set(name, mend_line(name, WHOEVER))
-            arrange(name)
-        end
+    local holds = line and line[LINE.holder] == row.id
+    if name == '' or (holds and row.flag == 's') then -- an ordered retry kept it
+        return
+    end
+    stand(members, in_line(row))
+    if not line or holds then -- whoever else held it would have said so, if he had come before
+        damage('a line')
+        lines:set(name, mend_line(name, holds and '' or WHOEVER))
+        arrange(name)
     end
 end
 
@@ -67,6 +69,10 @@ local function mend_job(id)
     local row = get_row(id)
     if not row then
         return
+    end
+    if not dyns:get(id) and ended:has(row.number8 .. id) then -- what it came to is lost, and it must not run again
+        row = dead_letter(id, tickets:get(id), nil, true)
+        rows[id] = row
     end
     local state, at = row[ROW.state], row.number8 .. id
     local names = call('HGET', K.pages, math.floor(row.number / LIMIT.PAGE)) or ''
