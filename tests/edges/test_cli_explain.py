@@ -33,6 +33,21 @@ def test_a_job_is_explained_by_what_it_read_and_who_made_that(shell: Shell, line
 
 
 @everywhere
+def test_a_value_that_was_there_before_anything_changed_is_not_said_to_be_the_attempts_own(
+    shell: Shell, line: Line
+) -> None:
+    shell.write("shop.py", (shell.directory / "shop.py").read_text() + LOOK)
+    shell.enqueue("look.call(42)")
+    line.json("cache", "get", "product", "42")
+    shell.work()
+
+    text = line("explain", ids_of(line)["look"]).stdout
+
+    assert "shared" in text
+    assert "no change of it was noted" in text
+
+
+@everywhere
 def test_a_value_is_explained_by_what_stands_there_and_what_happened_to_it(shell: Shell, line: Line) -> None:
     shell.enqueue("reprice.call(42, 2.0)")
     shell.work()

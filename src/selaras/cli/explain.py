@@ -109,8 +109,10 @@ def _did(one: Happening) -> tuple[str, str, str, str]:
 
 
 def _maker_text(read: Happening, maker: Happening | None) -> str:
-    if not read.position:
-        return "the datastore itself" if read.tier == "loader" else "this attempt"
+    if read.tier == "put":
+        return "this attempt"
+    if read.tier == "loader" and not read.position:
+        return "the datastore itself"
     if maker is None:
         return "no change of it was noted"
     who = f"job {maker.job} ({maker.task})" if maker.job else "code outside of jobs"
