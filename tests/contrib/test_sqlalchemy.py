@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy import event, select, text, update
 from sqlalchemy.dialects import registry
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from tests.contrib.alchemy import Base, Product, Shop
+from tests.contrib.alchemy import Base, Category, Product, Shop
 from tests.contrib.conftest import Victim, until
 
 from selaras import ConfigurationError, StoreUnavailable
@@ -301,6 +302,39 @@ def test_several_sessions_end_in_any_order(shop: Shop) -> None:
     assert (shop.price(1), shop.price(2)) == (10, 21)
     shop.mail.enqueue("of none")
     assert sorted(shop.work()) == ["of none", "of the second"]
+
+
+TABLE: Any = Product.__table__
+NEW = count(100)
+
+BULK: dict[str, Callable[[Session], object]] = {
+    "objects": lambda session: session.bulk_save_objects([Product(id=next(NEW), price=5, category=7)]),
+    "mappings": lambda session: session.bulk_update_mappings(Product.__mapper__, [{"id": 1, "price": 5}]),
+    "core": lambda session: session.execute(TABLE.update().values(price=5)),
+    "connection": lambda session: session.connection().execute(TABLE.update().values(price=5)),
+    "delete": lambda session: session.connection().execute(TABLE.delete()),
+}
+
+
+@pytest.mark.parametrize("how", BULK)
+def test_what_names_no_rows_is_noted_however_it_is_said(shop: Shop, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    with shop.session.begin() as session:
+        session.get_one(Product, 2).price = 21
+        session.flush()
+        session.add(Product(id=9, price=90, category=7))
+        session.flush()
+        session.execute(Category.__table__.insert().values(id=9))  # type: ignore[attr-defined] # it is a table
+    assert caplog.text == ""
+
+    with shop.session.begin() as session:
+        BULK[how](session)
+    assert "(product) names no rows" in caplog.text
+    caplog.clear()
+
+    with shop.session.begin() as session:
+        BULK[how](session)
+        writes(session, shop.price.key(1))
+    assert caplog.text == ""
 
 
 def test_bulk_updates_say_their_keys(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:

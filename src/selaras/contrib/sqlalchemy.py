@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Column, Connection, Engine, TextClause, event, inspect, select
+from sqlalchemy import Column, Connection, Engine, TextClause, UpdateBase, event, inspect, select
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import (
@@ -146,6 +146,14 @@ def _is_model(model: type[object]) -> bool:
     return any(_is_model(one) for one in type.__subclasses__(model)) if model is not object else False
 
 
+def _mappers_of(model: type[object]) -> Iterator[Mapper[Any]]:
+    mapper = inspect(model, raiseerr=False)
+    if isinstance(mapper, Mapper):
+        yield mapper
+    for derived in type.__subclasses__(model):
+        yield from _mappers_of(derived)
+
+
 def _run(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Wait for a coroutine: on the caller's loop beneath an asynchronous session, else on the portal's."""
     if in_greenlet():
@@ -157,11 +165,13 @@ def _run(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
 class _Open:
     """The root transaction of one session, until it ends."""
 
-    def __init__(self, program: Program, *, apart: bool) -> None:
+    def __init__(self, program: Program, unsaid: Callable[[UpdateBase], str], *, apart: bool) -> None:
         self.transaction = Transaction(program, apart=apart)
+        self.unsaid = unsaid  # a statement of a bound model's table, as a person would write it; else ""
         self.wrote = False  # rows, or statements that are no plain reads
         self.named = False  # keys were said by hand
         self.bulk = ""  # a statement that changed rows of a bound model and named none
+        self.is_flushing = False  # whose statements are those of rows
         self.connected = False
         self.autocommits = False
         self.sent: set[Connection] = set()  # connections whose COMMIT has gone and was not refused
@@ -224,10 +234,19 @@ def _watch(engine: Engine) -> None:
     if engine in _ENGINES:
         return
     _ENGINES.add(engine)
+    event.listen(engine, "before_execute", _executes)
     event.listen(engine, "commit", _commit_goes)
     event.listen(engine, "prepare_twophase", _prepare_goes)
     event.listen(engine, "commit_twophase", _commit_twophase_goes)
     event.listen(engine, "handle_error", _failed)
+
+
+def _executes(connection: Connection, statement: object, *_: object) -> None:
+    """Whatever goes over a session's connection, the session's own bulk methods and Core among it."""
+    if not isinstance(statement, UpdateBase) or (one := _CONNECTED.get(connection)) is None:
+        return
+    if not (one.ended or one.is_flushing or one.bulk) and (said := one.unsaid(statement)):
+        one.wrote, one.bulk = True, said
 
 
 def _commit_goes(connection: Connection) -> None:
@@ -290,6 +309,7 @@ class _Hooks:
             ("after_begin", self._connected),
             ("do_orm_execute", self._executes),
             ("before_commit", self._commits),
+            ("before_flush", self._flushes),
             ("after_flush", self._flushed),
             ("after_commit", self._committed),
             ("after_rollback", self._rolled_back),
@@ -322,7 +342,7 @@ class _Hooks:
     def _created(self, session: Session, transaction: SessionTransaction) -> None:
         one = self._open.get(session)
         if transaction.parent is None:
-            one = self._open[session] = _Open(self.program, apart=self._apart)
+            one = self._open[session] = _Open(self.program, self._unsaid, apart=self._apart)
             # A session that is lost without close() must not keep its thread inside a transaction for ever.
             lost = weakref.finalize(session, one.transaction.forget)
             lost.atexit = False
@@ -361,9 +381,20 @@ class _Hooks:
             session.flush()
             one.plant()
 
+    def _unsaid(self, statement: UpdateBase) -> str:
+        table: object = getattr(statement, "table", None)
+        if any(table in mapper.tables for model in self._models for mapper in _mappers_of(model)):
+            return f"{statement.__visit_name__}({table})"
+        return ""
+
+    def _flushes(self, session: Session, *_: object) -> None:
+        if (one := self._open.get(session)) is not None:
+            one.is_flushing = True
+
     def _flushed(self, session: Session, context: object) -> None:
         del context
         if (one := self._open.get(session)) is not None:
+            one.is_flushing = False
             one.before.clear()
             if session.new or session.dirty or session.deleted:
                 one.wrote = True
