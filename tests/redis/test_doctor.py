@@ -173,8 +173,8 @@ async def test_tls_to_a_port_without_it_is_doubted(redis_server: RedisServer) ->
     [finding] = await examine(f"rediss://127.0.0.1:{redis_server.port}?socket_connect_timeout=0.5")
     assert "TLS" in finding.found
     with pytest.raises(StoreUnavailable, match="TLS"):
-        async with Selaras(f"rediss://127.0.0.1:{redis_server.port}"):
-            pass
+        async with Selaras(f"rediss://127.0.0.1:{redis_server.port}?socket_timeout=1") as app:
+            await app.job("x").info()
 
 
 async def test_leftovers_and_neighbours_are_named(redis_server: RedisServer) -> None:
