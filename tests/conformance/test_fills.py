@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.clock import SECOND
-from tests.conformance.world import K2, LOAD, A, K, World, job, put
+from tests.conformance.world import K2, K3, LOAD, A, K, World, job, put
 
+from selaras._contracts.limits import FLOOR_US
 from selaras._contracts.partition import Fill, ReadRequest
 from selaras._core.cache.entry import Busy, Hit, Miss, Standing
 from selaras._core.jobs.states import JobEvent
@@ -278,6 +279,36 @@ async def test_p13_a_settle_sets_a_floor(world: World) -> None:
 
     assert isinstance(look, Miss)
     assert look.floor == 7
+
+
+async def test_p13_a_floor_ends_a_day_after_it_was_last_raised(world: World) -> None:
+    await world.cache(K, version=4)
+    await world.invalidate(versions=((K, 5), (K2, 1)))
+    await world.pass_time(FLOOR_US // 2)
+    await world.invalidate(versions=((K, 5),))
+    await world.pass_time(FLOOR_US - SECOND)
+
+    look = await world.look(K, lease_us=0)
+    other = await world.look(K2, lease_us=0)
+    await world.pass_time(2 * SECOND)
+    later = await world.look(K)
+
+    assert (look, other) == (Busy(0, 5), Busy(0))
+    assert isinstance(later, Miss)  # and what lay below it, and was not served, is not served now
+    assert later.floor is None
+    assert await world.fill(later.token, put(K, b"older", version=3))
+
+
+async def test_p13_floors_end_however_few_a_round_looks_at(world: World) -> None:
+    await world.invalidate(versions=((K, 5), (K2, 6)))
+    await world.invalidate(versions=((K3, 7),))
+    world.clock.advance(FLOOR_US + 1)
+    for _ in range(4):
+        await world.tend(limit=1)
+
+    looks = [await world.look(key) for key in (K, K2, K3)]
+
+    assert [look.floor for look in looks if isinstance(look, Miss)] == [None] * 3
 
 
 async def test_p13_an_entry_below_the_floor_is_not_served(world: World) -> None:

@@ -25,6 +25,10 @@ REAP_GRACE_US: Final = 2_000_000
 INTENT_GRACE_US: Final = 30_000_000
 """How long the intents of a lost attempt stand when no attempt follows it: a zombie may still commit (P18)."""
 
+FLOOR_US: Final = 86_400_000_000
+"""How long a version floor stands after it was last raised: a datastore that answers later than that is not a replica that
+lags, but one that was put back (P13)."""
+
 LOCK_ACCEPT_US: Final = 5_000_000
 """A lock that is granted and not fetched for so long passes to the next in line (P21)."""
 

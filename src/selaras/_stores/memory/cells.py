@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from selaras._contracts.limits import SHUT_FILL_US
+from selaras._contracts.limits import FLOOR_US, SHUT_FILL_US
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
 from selaras._core.cache.floors import is_below
@@ -45,6 +45,10 @@ class _Token:
 class _Floor:
     version: int | None = None
     closed_until_us: int = 0
+
+    @property
+    def ends_us(self) -> int:
+        return self.closed_until_us + (0 if self.version is None else FLOOR_US)
 
 
 @dataclass(slots=True)
@@ -149,6 +153,7 @@ class Cells:
         for key, version in versions:
             floor = self.floors.setdefault(key, _Floor())
             floor.version = version if floor.version is None else max(floor.version, version)
+            floor.closed_until_us = max(floor.closed_until_us, now)  # from here on it counts how long it stands
         for key, close_us in closes:
             floor = self.floors.setdefault(key, _Floor())
             floor.closed_until_us = max(floor.closed_until_us, now + close_us)
@@ -225,10 +230,9 @@ class Cells:
             del self.entries[key]
         for key in [key for key, token in self.tokens.items() if token.until_us <= now]:
             del self.tokens[key]
-        for key in [
-            key for key, floor in self.floors.items() if floor.version is None and floor.closed_until_us <= now
-        ]:
-            del self.floors[key]
+        for key in [key for key, floor in self.floors.items() if floor.ends_us <= now]:
+            if self.floors.pop(key).version is not None:
+                self.entries.pop(key, None)  # perhaps it kept it from being served
 
     def forget(self) -> None:
         """A new epoch: no entry and no token of the old one is trusted (P20)."""

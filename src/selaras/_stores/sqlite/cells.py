@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
-from selaras._contracts.limits import OPEN_POSITION, SHUT_FILL_US
+from selaras._contracts.limits import FLOOR_US, OPEN_POSITION, SHUT_FILL_US
 from selaras._contracts.partition import Fill, Invalidation, Owner, ReadRequest
 from selaras._core.cache.entry import Busy, Entry, Hit, Intent, Look, Miss, Standing
 from selaras._core.cache.floors import PerKey, is_below
@@ -64,6 +64,8 @@ _TOKEN: Final = """
 """
 _CLOSED: Final = "SELECT 1 FROM floors WHERE key IN (SELECT value FROM json_each(?)) AND closed_until_us > ? LIMIT 1"
 _FLOOR: Final = "SELECT version, closed_until_us FROM floors WHERE key = ?"
+_FLOORS_AFTER: Final = "SELECT key, version, closed_until_us FROM floors WHERE key > ? ORDER BY key LIMIT ?"
+_DROP_FLOOR: Final = "DELETE FROM floors WHERE key = ?"
 _SET_FLOOR: Final = "INSERT OR REPLACE INTO floors (key, version, closed_until_us) VALUES (?, ?, ?)"
 _PLANT: Final = (
     "INSERT INTO intents (number, key, home, job, fence, planted_us, planted_at, clean, preimage)"
@@ -138,6 +140,7 @@ class Cells:
         # The same beyond the verb: places without a value, and jobs that have intents.
         self._held_on: dict[str, _Cell] = {}
         self._owned_on: dict[str, list[tuple[int, str]]] = {}
+        self._floors_seen = ""  # how far the last look at them came
         self._last_number: int | None = None  # of an intent, if that is known
         # Written in this order. A key is dropped before it is stored, and touched before another intent comes.
         self._removed: list[tuple[int]] = []
@@ -430,7 +433,9 @@ class Cells:
             self._all_at_rest()
         for key, version in versions:
             floor, closed_until_us = self._floor(key)
-            self._execute(_SET_FLOOR, (key, version if floor is None else max(floor, version), closed_until_us))
+            self._execute(
+                _SET_FLOOR, (key, version if floor is None else max(floor, version), max(closed_until_us, now))
+            )
         for key, close_us in closes:
             # Under no name at all stands until when any is closed: most fills ask no further.
             for closed in (key, OPENING) if key[:1] == OPENING else (key,):
@@ -528,7 +533,18 @@ class Cells:
             " (SELECT key FROM tokens WHERE until_us BETWEEN ? AND ? ORDER BY until_us LIMIT ?)",
             (-now, now, limit),
         )
-        self._execute("DELETE FROM floors WHERE version IS NULL AND closed_until_us <= ?", (now,))
+        self._drop_floors(now, limit)
+
+    def _drop_floors(self, now: int, limit: int) -> None:
+        """Go round the floors a piece at a call: there may be one a key."""
+        piece = self._execute(_FLOORS_AFTER, (self._floors_seen, limit)).fetchall()
+        self._floors_seen = piece[-1][0] if len(piece) == limit else ""
+        dead = [
+            (key, version) for key, version, until_us in piece if until_us + (0 if version is None else FLOOR_US) <= now
+        ]
+        self._con.executemany(_DROP_FLOOR, [(key,) for key, _ in dead])
+        # Perhaps a version's kept them from being served.
+        self._con.executemany(_DROP_ENTRY, [(key,) for key, version in dead if version is not None])
 
     def forget(self) -> None:
         """A new epoch: no entry and no token of the old one is trusted (P20)."""

@@ -7,7 +7,7 @@
 -- entries  key -> stamp, position, until_us, then the tail: 4 byte size, 8 byte blob id, msgpack [checksum, version, family, tags, note]
 -- tokens   key -> token, until_us, the position it was granted at; until_us below 0: nobody has it, and a tag or family of the
 --          key was open when last somebody would have filled it
--- floors   key -> [version | false, closed_until_us]
+-- floors   key -> [version | false, closed_until_us]; with a version it ends FLOOR_US after that
 -- intents  key -> list of intents in order of planting, see the names of their fields below
 -- owners   every intent once, by owner; falls: those that fall by themselves, by when
 -- An owner is {home, job, fence}; a put is {key, expires_in_us, tail}.
@@ -206,6 +206,7 @@ local function cells_set_floors(versions, closes)
     for _, pair in ipairs(versions) do
         local floor = floors:get(pair[1]) or {false, 0}
         if not floor[1] or floor[1] < pair[2] then floor[1] = pair[2] end
+        floor[2] = math.max(floor[2], NOW) -- from here on it counts how long it stands
         floors:set(pair[1], floor)
     end
     local function close(key, until_us)
@@ -457,7 +458,9 @@ local function cells_drop_dead()
     end
     local function is_open(row, key)
         local floor = read_packed(row, IS_FLOOR, 'floors') or floors:get(key)
-        return not floor[1] and floor[2] <= NOW
+        local is_over = floor[2] + (floor[1] and LIMIT.FLOOR_US or 0) <= NOW
+        if is_over and floor[1] then entries:del(key) end -- perhaps it kept it from being served
+        return is_over
     end
     sweep('entries', K.entries, entries, is_over)
     sweep('tokens', K.tokens, tokens, is_given_up)
