@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import make_dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import Enum, Flag, IntEnum, StrEnum
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -479,11 +480,29 @@ async def test_a_version_at_the_edge_is_one(any_app: Callable[[], Selaras], vers
 
 # -- two versions of a program
 
+STATES: list[Any] = [
+    kind("State", members)
+    for kind, members in (
+        (Enum, ["NEW", "PAID", "SENT"]),
+        (Enum, ["NEW", "CANCELLED", "PAID", "SENT"]),  # those behind it have other numbers now
+        (Enum, ["PAID"]),
+        (Enum, {"NEW": "n", "PAID": "p"}),
+        (Enum, {"NEW": "p", "PAID": "n"}),
+        (Enum, {"NEW": 1.5, "PAID": (2, 3)}),
+        (IntEnum, ["NEW", "PAID"]),
+        (StrEnum, ["NEW", "PAID"]),
+        (Flag, ["NEW", "PAID"]),
+        (Flag, ["PAID", "NEW"]),
+    )
+]
+
 
 async def test_what_another_version_kept_is_a_miss_and_never_an_error(
     any_app: Callable[[], Selaras], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A deploy: fields added, removed, of another type; another kind of value altogether. Both run for a while."""
+    many: Any = list
+    table: Any = dict
     fields: list[Any] = [
         dict,
         make_dataclass("Product", [("id", int), ("price", float)], frozen=True),
@@ -493,6 +512,9 @@ async def test_what_another_version_kept_is_a_miss_and_never_an_error(
         str,
         list[int],
         int | None,
+        *STATES,
+        *(many[state] for state in STATES[:2]),
+        *(table[state, int] for state in STATES[:2]),
     ]
     values: list[Any] = [
         {"id": 1},
@@ -503,6 +525,11 @@ async def test_what_another_version_kept_is_a_miss_and_never_an_error(
         "product",
         [1],
         None,
+        *(state["PAID"] for state in STATES),
+        [STATES[0]["PAID"]],
+        [STATES[1]["PAID"]],
+        {STATES[0]["PAID"]: 1},
+        {STATES[1]["PAID"]: 1},
     ]
     versions: list[Any] = []
     for kind, value in zip(fields, values, strict=True):

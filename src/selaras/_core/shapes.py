@@ -244,6 +244,11 @@ class EnumShape(Shape):
         except KeyError:
             raise Unreadable(f"{self.name} has no member {data!r}") from None
 
+    def outline(self) -> str:
+        # A member that was inserted before others gives theirs, as `auto()` does, to the next ones.
+        members = sorted(f"{name}={member.value!r}" for name, member in self.kind.__members__.items())
+        return f"{self.name}{{{','.join(members)}}}"
+
 
 class LiteralShape(Shape):
     """One of a few values, written in the annotation."""
