@@ -480,21 +480,19 @@ async def test_a_version_at_the_edge_is_one(any_app: Callable[[], Selaras], vers
 
 # -- two versions of a program
 
-STATES: list[Any] = [
-    kind("State", members)
-    for kind, members in (
-        (Enum, ["NEW", "PAID", "SENT"]),
-        (Enum, ["NEW", "CANCELLED", "PAID", "SENT"]),  # those behind it have other numbers now
-        (Enum, ["PAID"]),
-        (Enum, {"NEW": "n", "PAID": "p"}),
-        (Enum, {"NEW": "p", "PAID": "n"}),
-        (Enum, {"NEW": 1.5, "PAID": (2, 3)}),
-        (IntEnum, ["NEW", "PAID"]),
-        (StrEnum, ["NEW", "PAID"]),
-        (Flag, ["NEW", "PAID"]),
-        (Flag, ["PAID", "NEW"]),
-    )
+_MEMBERS: list[tuple[Any, Any]] = [
+    (Enum, ["NEW", "PAID", "SENT"]),
+    (Enum, ["NEW", "CANCELLED", "PAID", "SENT"]),  # those behind it have other numbers now
+    (Enum, ["PAID"]),
+    (Enum, {"NEW": "n", "PAID": "p"}),
+    (Enum, {"NEW": "p", "PAID": "n"}),
+    (Enum, {"NEW": 1.5, "PAID": (2, 3)}),
+    (IntEnum, ["NEW", "PAID"]),
+    (StrEnum, ["NEW", "PAID"]),
+    (Flag, ["NEW", "PAID"]),
+    (Flag, ["PAID", "NEW"]),
 ]
+STATES = [kind("State", members) for kind, members in _MEMBERS]
 
 
 async def test_what_another_version_kept_is_a_miss_and_never_an_error(
