@@ -132,6 +132,7 @@ def test_the_row_is_looked_at_once_and_locked_as_its_update_will_lock_it(shop: S
     assert len(looked) == 2
     assert "FOR" not in looked[0]
     assert looked[1].endswith("FOR NO KEY UPDATE")
+    assert looked[1].startswith("SELECT product.category \nFROM product \nWHERE product.id =")  # its key is known
 
 
 def test_new_and_deleted_rows(shop: Shop) -> None:

@@ -192,7 +192,7 @@ def _stored(model: type[Model], row: Model, using: str) -> Model | None:
     rows = model._base_manager.using(using).filter(pk=row.pk)  # noqa: SLF001
     if connection.features.has_select_for_update and not connection.get_autocommit():
         rows = rows.select_for_update(no_key=connection.features.has_select_for_no_key_update)
-    return rows.first()
+    return next(iter(rows), None)  # `first` would limit it, and Oracle locks nothing that is limited
 
 
 def _with(row: Model, changed: Model, names: Collection[str]) -> Model:
