@@ -36,7 +36,7 @@ class Looks:
 
     async def ask(self) -> asyncio.Task[None]:
         """Ask for the log's end as of now."""
-        asking = asyncio.create_task(self.flights.checked(0, self.now()))
+        asking = asyncio.create_task(self.flights.checks.after(0, self.now()))
         await _settle()
         return asking
 

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from tests.cache.world import World, begin
 
-from selaras._cache.flight import LOOK_MOST, LOOKS_AT_ONCE, Bound
+from selaras._cache.bound import Bound
+from selaras._cache.flight import LOOK_MOST, LOOKS_AT_ONCE
 from selaras._cache.patience import LATE_STEPS_MOST, STEPS, Patience
 from selaras._core.codec import codec_of
 from selaras._core.errors import StoreUnavailable

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from selaras._cache.auditing import Auditor, Reader
 from selaras._cache.family import MISSING, Family, Reading, Slot, lag_us_of
-from selaras._cache.flight import Alone, Flights, Outcome, Stale
+from selaras._cache.flight import Flights
 from selaras._cache.floors import Floors
 from selaras._cache.follower import Follower
 from selaras._cache.hints import Hints
@@ -29,6 +29,7 @@ from selaras._cache.keeping import Keeping
 from selaras._cache.lineage import Lineage
 from selaras._cache.loading import Loading
 from selaras._cache.local import READS_COUNTED, LocalEntry, LocalTier, count_read
+from selaras._cache.outcome import Alone, Outcome, Stale
 from selaras._cache.private import Private
 from selaras._cache.proving import Proving
 from selaras._cache.session import SESSION, Session, session_here

@@ -14,24 +14,22 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Future, Semaphore, Task
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
-
+from selaras._cache.bound import Bound
+from selaras._cache.checks import Checks
 from selaras._cache.family import LEASE_US_LEAST, Family, Slot
+from selaras._cache.outcome import Known, Outcome, Stale
 from selaras._contracts.clock import Clock
-from selaras._core.cache.entry import Entry
 from selaras._core.cache.freshness import Need, may_join
 from selaras._core.errors import StoreUnavailable
 
 T = TypeVar("T")
 
 _TICK_S: Final = LEASE_US_LEAST / 3_000_000  # a token is renewed well before a third of the shortest life is left
-_NOTHING: Final = object()
 _ENDED: Final = "the cache was closed, or the loader took too long and was ended"
 
 LOOKS_AT_ONCE: Final = 256
@@ -40,63 +38,6 @@ ones are asked for; all asked at once, their tokens would run out while the loop
 
 LOOK_MOST: Final = 64
 """Keys that reads begun in one turn look at in one trip: each of them waits for the answers of all."""
-
-
-class Alone(Exception):
-    """The answer cannot be shared: load for yourself. Never leaves the cache."""
-
-
-class Outcome:
-    """What a read came to, for all who share it.
-
-    Attributes:
-        data: the value's bytes; None: it cannot be encoded.
-        tier, position, known_ns: for `Reading`; `known_ns`: when it was known to be true.
-    """
-
-    __slots__ = ("_shared", "_value", "data", "known_ns", "position", "tier", "why")
-
-    def __init__(
-        self, value: Any, data: bytes | None, *, shared: bool, tier: str, position: int | None, known_ns: int, why: str
-    ) -> None:
-        self._value = value
-        self._shared = shared and data is not None
-        self.data = data
-        self.tier = tier
-        self.position = position
-        self.known_ns = known_ns
-        self.why = why
-
-    def take(self, family: Family) -> Any:
-        """Return the value: the same object for all if it may be shared, else one for each reader.
-
-        Raises:
-            Alone: it can be neither shared nor copied, and somebody else has it.
-        """
-        value = self._value
-        if self._shared:
-            return value
-        self._value = _NOTHING
-        if value is not _NOTHING:
-            return value
-        if self.data is None:
-            raise Alone
-        return family.codec.decode(self.data)
-
-
-class Known(Struct, frozen=True):
-    """The entry of a key that is loaded anew, and when the request was sent that brought it."""
-
-    entry: Entry
-    sent_ns: int
-
-
-class Stale(Struct, frozen=True):
-    """A value past its ttl, by so much, that nothing speaks against."""
-
-    outcome: Outcome
-    late_us: int
-    tags: tuple[str, ...] = ()
 
 
 Flying = Callable[[], Coroutine[Any, Any, None]]
@@ -208,64 +149,13 @@ class Voyage:
         return all(flight.riders == 0 or flight.future.done() for flight in self.members)
 
 
-class Bound:
-    """About so many at once, and the others in a line: as long as there is room a whole party enters. Where there is room it
-    costs no more than counting. Who did not enter stands in the line; and all leave.
-    """
-
-    __slots__ = ("_free", "_line", "_loop")
-
-    def __init__(self, loop: AbstractEventLoop, most: int) -> None:
-        self._loop = loop
-        self._free = most
-        self._line: deque[tuple[Future[None], int]] = deque()
-
-    def enters(self, party: int) -> bool:
-        """Enter if there is room: nobody stands in the line then. Returns whether it did."""
-        if self._free <= 0:
-            return False
-        self._free -= party
-        return True
-
-    async def turn(self, party: int) -> None:
-        """Stand in the line until whoever leaves makes room."""
-        place: Future[None] = self._loop.create_future()
-        self._line.append((place, party))
-        try:
-            await place
-        except CancelledError:
-            if not place.cancelled():  # it was its turn already
-                self.leave(party)
-            raise
-
-    def leave(self, party: int) -> None:
-        """Hand the room to the first in the line."""
-        self._free += party
-        while self._line and self._free > 0:
-            place, waiting = self._line.popleft()
-            if not place.done():
-                self._free -= waiting
-                place.set_result(None)
-
-
-class _Check:
-    """A look at a log's end under way, who waits for it, and for whom it was sent too soon."""
-
-    __slots__ = ("behind", "sent_ns", "waiting")
-
-    def __init__(self, sent_ns: int, waiting: list[Future[None]]) -> None:
-        self.sent_ns = sent_ns
-        self.waiting = waiting
-        self.behind: list[Future[None]] = []
-
-
 class Flights:
     """All reads under way on one loop. `fetch` flies them, `renew` keeps their tokens, `check` asks for a log's end.
 
     `look` looks for several voyages at once, and returns for each what flies it on, or None if it has ended.
 
     Attributes:
-        looks: bounds the keys that are looked at.
+        looks: bounds the keys that are looked at. checks: looks at logs' ends.
     """
 
     def __init__(
@@ -285,12 +175,11 @@ class Flights:
         self._fetch = fetch
         self._look = look
         self._renew = renew
-        self._check = check
+        self.checks = Checks(loop, instant, self.own, check)
         self.running: dict[str, Flight] = {}
         self._aside: dict[str, Flight] = {}
         self._budgets: dict[str, Semaphore] = {}
         self.looks = Bound(loop, LOOKS_AT_ONCE)
-        self._checks: dict[int, _Check] = {}
         self._voyages: set[Voyage] = set()
         self._leaving: list[Voyage] = []
         self._first: Task[None] | None = None  # of this turn: it flies, or looks for, all that leave
@@ -299,7 +188,7 @@ class Flights:
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self.running) + len(self._checks) + len(self._tasks)
+        return len(self.running) + len(self.checks) + len(self._tasks)
 
     # -- reads
 
@@ -499,51 +388,6 @@ class Flights:
         """Return what bounds the loads of a family while the store does not answer."""
         return self._budgets.setdefault(family.name, Semaphore(family.fallback_loads))
 
-    # -- looks at the log's end
-
-    async def checked(self, index: int, since_ns: int) -> None:
-        """Return once a look at a log's end that was sent after `since_ns` has been heard.
-
-        Those who wait at the same moment share one look; those for whom the one under way was sent too soon share the next.
-        Each waits for a future of its own: every strict read comes by here.
-
-        Raises:
-            StoreUnavailable: it could not be had.
-        """
-        place: Future[None] = self.loop.create_future()
-        check = self._checks.get(index)
-        if check is None:
-            self._begin_check(index, [place])
-        elif check.sent_ns > since_ns:
-            check.waiting.append(place)
-        else:
-            check.behind.append(place)
-        await place
-
-    def _begin_check(self, index: int, waiting: list[Future[None]]) -> None:
-        check = self._checks[index] = _Check(self._instant(), waiting)
-        task = self.own(self._check(index, check.sent_ns))
-        task.add_done_callback(lambda task: self._checked(index, check, task))
-
-    def _checked(self, index: int, check: _Check, task: Task[None]) -> None:
-        del self._checks[index]
-        error = None if task.cancelled() else task.exception()
-        for place in check.waiting:
-            if place.done():  # whoever waited was cancelled
-                continue
-            if task.cancelled():
-                place.cancel()
-            elif error is not None:
-                place.set_exception(error)
-            else:
-                place.set_result(None)
-        behind = [place for place in check.behind if not place.done()]
-        if self._closed:
-            for place in behind:
-                place.cancel()
-        elif behind:
-            self._begin_check(index, behind)
-
     # -- ownership
 
     async def _keep(self) -> None:
@@ -582,6 +426,7 @@ class Flights:
     async def close(self) -> None:
         """Cancel what is under way, and wait until it has ended."""
         self._closed = True
+        self.checks.close()
         tasks = tuple(self._tasks)
         self._cancel_all()
         if tasks:
@@ -590,6 +435,7 @@ class Flights:
     def close_from_outside(self) -> None:
         """The same from another thread, without waiting."""
         self._closed = True
+        self.checks.close()
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._cancel_all)
 

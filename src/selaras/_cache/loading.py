@@ -21,12 +21,13 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from selaras._cache.family import Family, Slot
-from selaras._cache.flight import Flight, Flying, Known, Outcome, Stale, Voyage, is_cancelled
+from selaras._cache.flight import Flight, Flying, Voyage, is_cancelled
 from selaras._cache.follower import Follower
 from selaras._cache.histories import Seen
 from selaras._cache.keeping import Keeping
 from selaras._cache.lineage import Lineage
 from selaras._cache.local import LocalTier
+from selaras._cache.outcome import Known, Outcome, Stale
 from selaras._cache.patience import Patience
 from selaras._cache.session import SESSION, Session, SessionKind
 from selaras._cache.storable import Storable, opened, without_value

@@ -128,7 +128,7 @@ class Proving:
         if self._followers[partition].breaker.is_open(self._now_ns()):
             return
         try:
-            await self._flights().checked(partition, since_ns)
+            await self._flights().checks.after(partition, since_ns)
         except StoreUnavailable:
             pass  # told where it was met; the read goes on to the loader
 
