@@ -584,3 +584,17 @@ def test_records_of_every_build_come_back() -> None:
         back = round_trip(kind, value)
         assert type(back) is type(value)
         assert back == value
+
+
+@pytest.mark.parametrize("kind", [enum.Enum, enum.IntEnum])
+def test_a_member_is_the_same_when_one_is_inserted_before_it(kind: Any) -> None:
+    """What waits in a queue is read by the next version of the program."""
+    older = kind("State", ["NEW", "PAID", "SENT"])
+    newer = kind("State", ["NEW", "CANCELLED", "PAID", "SENT"])
+    many: Any = list
+
+    assert codec_of(newer).decode(codec_of(older).encode(older["PAID"])) is newer["PAID"]
+    assert codec_of(many[newer]).decode(codec_of(many[older]).encode([older["PAID"]])) == [newer["PAID"]]
+    either: Any = newer | str
+    assert codec_of(either).decode(codec_of(either).encode("PAID")) == "PAID"
+    assert codec_of(either).decode(codec_of(either).encode(newer["PAID"])) is newer["PAID"]

@@ -208,7 +208,7 @@ def leaf(kind: type) -> Leaf:
 
 
 class EnumShape(Shape):
-    """A member of an Enum, by its name; of a Flag, by its number, for members combine."""
+    """A member of an Enum, by its name, or its value if that is text; of a Flag, by its number, for members combine."""
 
     shared = True
 
@@ -218,10 +218,11 @@ class EnumShape(Shape):
         self.flag = issubclass(kind, Flag)
         self.types = frozenset({kind})
         values = {type(member.value) for member in kind}
-        # msgspec carries members by their values, and only where all are of one kind.
-        if not self.flag and values and (values == {str} or values == {int}) and "_missing_" not in vars(kind):
+        # msgspec carries members by their values. Texts are somebody's words; numbers `auto()` gives, and other ones after a
+        # deploy that inserts a member: what waits in a queue would come back as its neighbour.
+        if values == {str} and "_missing_" not in vars(kind):
             self.wire = kind
-            self.kinds = frozenset({"str"}) if values == {str} else frozenset({"int"})
+            self.kinds = frozenset({"str"})
         else:
             self.wire = NO_WIRE
 
