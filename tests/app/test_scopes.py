@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.app.work import work, working
 
-from selaras import Job, JobCancelled, JobState, Key, Selaras, Task, WouldDeadlock, current_job
+from selaras import (
+    Job,
+    JobCancelled,
+    JobState,
+    Key,
+    LeaseLost,
+    Selaras,
+    StoreUnavailable,
+    Task,
+    WouldDeadlock,
+    current_job,
+)
+from selaras._contracts.partition import SettleReply
+from selaras._core.jobs.job import Settlement
+from selaras._core.positions import Cursor
+from selaras._worker.heart import Heart
 
 
 async def test_children_of_a_job_wait_for_its_success(app: Selaras) -> None:
@@ -271,3 +290,63 @@ async def test_a_job_that_waits_for_itself_is_told(app: Selaras) -> None:
     job = await itself.enqueue()
     await work(app)
     assert "itself" in await job.result(timeout=10)
+
+
+def _lose_first_answer(app: Selaras, *, epochs: int = 0) -> None:
+    """Let the first settle in each partition be done, and its answer be lost; later ones come from a later epoch."""
+    for partition in app.process().store.partitions:
+        settle, asked = partition.settle, count()
+
+        async def lossy(
+            instance: str,
+            settlements: Sequence[Settlement],
+            since: Cursor,
+            settle: Any = settle,
+            asked: Iterator[int] = asked,
+        ) -> SettleReply:
+            reply: SettleReply = await settle(instance, settlements, since)
+            if next(asked) == 0:
+                raise StoreUnavailable("the connection was cut; 'settle' was sent, and may have been done")
+            return replace(reply, news=replace(reply.news, epoch=reply.news.epoch + epochs))
+
+        partition.settle = lossy  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("what", ["scope", "lock"])
+async def test_an_end_whose_answer_was_lost_is_no_lost_lease(app: Selaras, what: str) -> None:
+    @app.cached
+    async def price(id: int) -> int:
+        return 1
+
+    @app.task
+    async def child() -> int:
+        return 7
+
+    async with app:
+        async with price.key(1).writing() if what == "scope" else app.lock("line"):
+            _lose_first_answer(app)
+            await price.key(1).put(2)
+            job = await child.enqueue()
+
+        await work(app)
+        assert await job.result(timeout=5) == 7
+        async with app.lock("line", timeout=1):
+            assert await price(1) in {1, 2}
+
+
+@pytest.mark.parametrize("lost", ["lease", "memory"])
+async def test_an_end_that_is_refused_when_asked_again_is_a_lost_lease_if_it_may_be_one(
+    app: Selaras, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.cached
+    async def price(id: int) -> int:
+        return 1
+
+    async with app:
+        scope = await price.key(1).writing().__aenter__()
+        _lose_first_answer(app, epochs=lost == "memory")
+        if lost == "lease":
+            monkeypatch.setattr(Heart, "fresh_until_ns", lambda *_: 0)
+
+        with pytest.raises(LeaseLost):
+            await scope.__aexit__(None, None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 
 import pytest
 from tests.redis.binaries import Binary
@@ -12,6 +13,7 @@ from tests.redis.proxy import Proxy
 from tests.redis.servers import Cluster, RedisServer, Sentinels, until
 
 from selaras import StoreMismatch, StoreRefused, StoreUnavailable
+from selaras._stores.redis.errors import Loading, Passing
 from selaras._stores.redis.lines import Greeting
 from selaras._stores.redis.rights import rule
 from selaras._stores.redis.wire import BUFFER_MOST, pack
@@ -62,6 +64,12 @@ async def test_commands_go_around_a_script_in_one_trip(redis_server: RedisServer
         assert await there.link.pipeline(0, [("GET", key), ("STRLEN", key)]) == [b"\x00value", 6]
         with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
             await there.link.pipeline(0, [("HGET", key, "x")])
+
+
+def test_what_passes_is_to_a_program_the_error_that_is_documented() -> None:
+    for kind in (Loading, Passing):
+        said = traceback.format_exception_only(kind("it is away"))
+        assert said == traceback.format_exception_only(StoreUnavailable("it is away"))
 
 
 async def test_a_script_that_is_there_is_not_loaded_again(redis_server: RedisServer) -> None:

@@ -8,9 +8,11 @@ from typing import Final
 from selaras._app.process.holding import Holder
 from selaras._app.process.process import Process
 from selaras._app.process.relaying import relay
+from selaras._contracts.limits import EPOCH_SHIFT
 from selaras._contracts.partition import Invalidation
 from selaras._core.errors import StoreUnavailable
-from selaras._core.jobs.job import Settled, Settlement
+from selaras._core.jobs.job import Refusal, Settled, Settlement
+from selaras._core.positions import News
 from selaras._core.routing import partition_of
 
 _log = logging.getLogger("selaras")
@@ -75,6 +77,7 @@ async def settle(process: Process, holder: Holder, home: int, settlement: Settle
 
 
 async def _settle(process: Process, holder: Holder, home: int, settlement: Settlement) -> Settled | None:
+    may_be_done = False
     for number in range(_TRIES):
         try:
             if process.partitions > 1 and has_effects_elsewhere(process, settlement, home):
@@ -82,6 +85,7 @@ async def _settle(process: Process, holder: Holder, home: int, settlement: Settl
             sent_ns = process.clock.instant_ns()
             reply = await process.store.partitions[home].settle(holder.instance.id, [settlement], process.since(home))
         except StoreUnavailable as error:
+            may_be_done = True
             if number + 1 == _TRIES:
                 _log.warning("the end of a scope or lock could not be stored, its lease will end it: %s", error)
                 return None
@@ -90,8 +94,21 @@ async def _settle(process: Process, holder: Holder, home: int, settlement: Settl
         process.heard(home, reply.news, sent_ns)
         if reply.outbox:
             await _relay_soon(process)
-        return reply.settled[0]
+        settled = reply.settled[0]
+        if (
+            may_be_done
+            and settled.refusal is Refusal.LEASE_LOST
+            and _was_held(process, holder, home, settlement, reply.news)
+        ):
+            return Settled(settlement.job, settlement.fence)  # refused was the repetition of what had been done
+        return settled
     return None
+
+
+def _was_held(process: Process, holder: Holder, home: int, settlement: Settlement, news: News) -> bool:
+    """Say whether the lease cannot have run out by now: in this epoch nothing but its end can have ended a scope then."""
+    is_fresh = process.clock.instant_ns() < holder.heart.fresh_until_ns(home)
+    return is_fresh and settlement.fence >> EPOCH_SHIFT == news.epoch
 
 
 async def _relay_soon(process: Process) -> None:
