@@ -94,6 +94,18 @@ class ForgetfulPartition(RedisPartition):
         call, key = self._server().call, self._names.key(self.index, name)
         call("DEL", key) if lost else call("SET", key, "something else")
 
+    def intents_left(self, key: str) -> Callable[[], None]:
+        """Return what puts the intents on a key back as they stand now, as where an end broke off before it took them away."""
+        call, intents, meta = self._server().call, *(self._names.key(self.index, name) for name in ("intents", "meta"))
+        left = call("HGET", intents, key)
+        assert isinstance(left, str)
+
+        def put_back() -> None:
+            call("HSET", intents, key, left.encode(errors="surrogateescape"))
+            call("HSET", meta, "mend", "jobs 0")
+
+        return put_back
+
     def done(self) -> int:
         """Return how many commands the server has run."""
         told = str(self._server().call("INFO", "commandstats"))

@@ -15,7 +15,7 @@ from tests.conformance.world import K2, K3, LEASE, A, B, K, World, after, job, p
 from tests.stores import ForgetfulPartition, clear_servers, make_store
 
 from selaras._contracts.limits import INTENT_GRACE_US, REAP_GRACE_US
-from selaras._core.cache.entry import Standing
+from selaras._core.cache.entry import Miss, Standing
 from selaras._core.cache.opening import open_names
 from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Edge
@@ -241,6 +241,24 @@ async def test_while_a_writer_runs_nothing_is_stored_whichever_list_of_intents_i
         assert during == Standing()
         assert await home.intents(K) == ()
         assert await world.fill(await world.miss(K), put(K, b"v2"))
+
+
+async def test_an_intent_whose_job_is_over_and_that_nobody_took_away_falls(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        worker = await world.worker()
+        await world.enqueue(job(A, writes=(K,)), job(B, writes=(K2,)))
+        first, _ = await worker.claims(limit=2)
+        put_back = home.intents_left(K)
+        await worker.end(first)
+        put_back()
+
+        for _ in range(3):
+            await world.tend()
+        assert await world.look(K) == Standing()
+        await world.pass_time(INTENT_GRACE_US)
+
+        assert isinstance(await world.look(K), Miss)
+        assert await world.look(K2) == Standing()  # its job runs
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["retyped", "lost"])

@@ -362,6 +362,24 @@ end
 -- No attempt follows the owner's: intents it left behind fall, and void, at `until_us` (P18).
 local function cells_let_stand(owner, until_us) cells_pass_on(owner, until_us) end
 
+-- Intents of jobs at home here that are over, and that nothing lets fall: what ended them broke off. They fall by themselves.
+local function cells_let_forgotten_fall(key, is_over)
+    local here, is_any = intents:get(key), false
+    for _, intent in ipairs(here or {}) do
+        if intent[HOME] == M.index and intent[UNTIL_US] == 0 and is_over(intent[JOB]) then
+            spoil(intent)
+            intent[UNTIL_US], is_any = NOW + LIMIT.INTENT_GRACE_US, true
+            local member = owner_prefix(intent[HOME], intent[JOB]) .. key
+            owners:add(member)
+            falls:add(member, intent[UNTIL_US])
+        end
+    end
+    if is_any then
+        damage('intents')
+        intents:set(key, here)
+    end
+end
+
 -- Void the keys of intents whose grace is over. Returns how many.
 local function cells_drop_fallen(limit)
     falls:flush()

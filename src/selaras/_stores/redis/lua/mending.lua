@@ -172,33 +172,44 @@ local function mend_marks()
     end
 end
 
+local function mend_intents_on(key)
+    cells_let_forgotten_fall(key, function(id)
+        local row = get_row(id)
+        return not row or FINAL[row[ROW.state]]
+    end)
+end
+
+-- What is looked through, one after the other.
+local LOOKED_THROUGH = {
+    jobs = { rows = K.jobs, mend = mend_job, after = 'lines' },
+    lines = { rows = K.lines, mend = mend_line_by_name, after = 'intents' },
+    intents = { rows = K.intents, mend = mend_intents_on },
+}
+
 -- Goes on with it. Returns whether there is more that is urgent.
 local function mend_some()
     local looked = call('HMGET', K.meta, 'mend', 'look', 'lines_lost')
     local field = looked[1] and 'mend' or 'look'
     local stage, cursor = string.match(looked[1] or looked[2] or '', '^(%a+) (%d+)$')
-    if stage ~= 'lines' then
-        stage, cursor = 'jobs', stage == 'jobs' and cursor or '0'
+    if not LOOKED_THROUGH[stage] then
+        stage, cursor = 'jobs', '0'
     end
-    if looked[3] and (stage == 'lines' or cursor == '0') then -- whoever holds a line must be looked for first
+    if looked[3] and (stage ~= 'jobs' or cursor == '0') then -- whoever holds a line must be looked for first
         field, stage, cursor = 'mend', 'jobs', '0'
         call('HDEL', K.meta, 'lines_lost')
     end
     local count = looked[1] and LIMIT.MENDED_AT_ONCE or LIMIT.LOOKED_AT
-    local page = call('HSCAN', stage == 'jobs' and K.jobs or K.lines, cursor, 'COUNT', count)
+    local through = LOOKED_THROUGH[stage]
+    local page = call('HSCAN', through.rows, cursor, 'COUNT', count)
     for i = 1, #page[2], 2 do
         if page[2][i] ~= ABSENT then
-            if stage == 'jobs' then
-                mend_job(page[2][i])
-            else
-                mend_line_by_name(page[2][i])
-            end
+            through.mend(page[2][i])
         end
     end
     if page[1] ~= '0' then
         call('HSET', K.meta, field, stage .. ' ' .. page[1])
-    elseif stage == 'jobs' then
-        call('HSET', K.meta, field, 'lines 0')
+    elseif through.after then
+        call('HSET', K.meta, field, through.after .. ' 0')
     else
         call('HDEL', K.meta, field)
         recount_ready()
