@@ -6,11 +6,13 @@ import asyncio
 import importlib
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.app.work import work, working
 
-from selaras import JobCancelled, JobFailed, Selaras, UnknownJob
+from selaras import JobCancelled, JobFailed, Selaras, StoreUnavailable, UnknownJob
+from selaras._app.jobs import waiting
 from selaras._app.jobs.waiting import worker_command
 from selaras._core.jobs.states import JobState
 
@@ -215,3 +217,35 @@ async def test_a_job_after_one_that_never_was_says_so(app: Selaras) -> None:
 
     with pytest.raises(JobCancelled, match="parent abc is not known: never enqueued, or no longer kept"):
         await job.result(timeout=10)
+
+
+@pytest.mark.parametrize("verb", ["job", "events_since"])
+async def test_whoever_waits_for_a_job_waits_a_while_for_its_store_too(
+    app: Selaras, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def one() -> int:
+        return 1
+
+    async with app:
+        job = await one.enqueue()
+        await work(app)
+        away = 3
+        for partition in app.process().store.partitions:
+            answer = getattr(partition, verb)
+
+            async def cut(*args: Any, answer: Any = answer) -> Any:
+                nonlocal away
+                away -= 1
+                if away > 0:
+                    raise StoreUnavailable("the connection was cut")
+                return await answer(*args)
+
+            monkeypatch.setattr(partition, verb, cut)
+
+        assert await job.result(timeout=10) == 1
+        away = 1_000_000
+        monkeypatch.setattr(waiting, "_AWAY_NS", 300_000_000)
+        if verb == "job" or len(app.process().store.partitions) > 1:
+            with pytest.raises(StoreUnavailable, match="cut"):
+                await job.result(timeout=10)

@@ -22,6 +22,8 @@ from selaras._core.errors import (
     ParentFailed,
     ResultExpired,
     SelarasError,
+    StoreMismatch,
+    StoreRefused,
     StoreUnavailable,
     UnknownJob,
     WouldDeadlock,
@@ -41,6 +43,8 @@ _LONELY_S: Final = 1.5
 """Waiting so long for a job that nobody takes: look whether anybody could, and say so before two seconds are over."""
 _LOOK_UP_S: Final = 0.2
 """How often whoever waits for a blocked job looks whether what it waits for goes on."""
+_AWAY_NS: Final = 5_000_000_000
+"""How long a store may not answer whoever waits for a job."""
 _ARRIVES_S: Final = 5.0
 """How long a job that was placed by another partition's settle may still be on its way."""
 
@@ -90,7 +94,7 @@ async def _ended(
     with process.ends.watch(id) as watch:
         # Subscribed first, then looked: an end in between is never missed.
         while True:
-            record = await _look(process, id, home)
+            record = await _look_patiently(process, id, home)
             waited_s = (process.clock.instant_ns() - began_ns) / 1e9
             if record is None:
                 if known and home < 0:
@@ -118,6 +122,18 @@ async def _ended(
             await watch.wait(pause_s)
             paused_s += pause_s
             pause_s = min(pause_s * _GROWTH, max(_POLL_MOST_S, len(process.ends) * _POLL_LEAST_S / 10))
+
+
+async def _look_patiently(process: Process, id: str, home: int) -> JobRecord | None:
+    """Look, for a while again and again where the store does not answer: whoever waits for a job waits for that, too."""
+    until_ns = process.clock.instant_ns() + _AWAY_NS
+    while True:
+        try:
+            return await _look(process, id, home)
+        except StoreUnavailable as error:
+            if isinstance(error, (StoreRefused, StoreMismatch)) or process.clock.instant_ns() >= until_ns:
+                raise
+        await process.clock.sleep(_POLL_MOST_S)
 
 
 _OVER: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED})

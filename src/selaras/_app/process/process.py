@@ -23,6 +23,7 @@ from selaras._app.setup.settings import Settings
 from selaras._cache.cache import Cache
 from selaras._cache.lineage import Lineage
 from selaras._contracts.clock import Clock, Entropy
+from selaras._contracts.partition import Partition
 from selaras._contracts.shelf import Shelf
 from selaras._contracts.store import Store
 from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
@@ -224,10 +225,11 @@ class Process:
 
     async def catch_up(self, *, but: int) -> None:
         """Hear the news of every partition except one: whoever was told of an end may read its effects anywhere."""
-        for partition in self.store.partitions:
-            if partition.index != but:
-                sent_ns = self.clock.instant_ns()
-                self.heard(partition.index, await partition.events_since(self.since(partition.index)), sent_ns)
+        await asyncio.gather(*(self._catch_up_in(one) for one in self.store.partitions if one.index != but))
+
+    async def _catch_up_in(self, partition: Partition) -> None:
+        sent_ns = self.clock.instant_ns()
+        self.heard(partition.index, await partition.events_since(self.since(partition.index)), sent_ns)
 
     # -- small things
 
