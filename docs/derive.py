@@ -170,9 +170,15 @@ def _methods(cls: type) -> Iterator[str]:
         if isinstance(member, property):
             yield f"\n**`.{name}`** {_block(inspect.getdoc(member) or '')}\n"
         elif inspect.isroutine(member) and inspect.getdoc(member):
-            waits = "await " if inspect.iscoroutinefunction(member) else ""
+            waits = "await " if _is_awaited(member) else ""
             called = "" if name == "__call__" else f".{name}"
             yield f"\n**`{waits}{_an_instance_of(cls)}{called}{_signature(member)}`** {_block(inspect.getdoc(member) or '')}\n"
+
+
+def _is_awaited(function: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(function) or str(inspect.signature(function).return_annotation).startswith(
+        "Coroutine"
+    )
 
 
 def _an_instance_of(cls: type) -> str:
