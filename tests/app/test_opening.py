@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import textwrap
@@ -175,3 +176,26 @@ async def test_an_app_that_was_closed_opens_again_at_the_next_need(tmp_path: Pat
         pass
     assert await name(1) == "teapot"
     await app.close()
+
+
+async def test_a_store_that_is_no_server_is_waited_for_however_slow_it_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Selaras(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.cached
+    async def price(id: int) -> int:
+        return id
+
+    store = app.process().store
+    open_it = store.open
+
+    async def slow() -> None:
+        await asyncio.sleep(1.5)
+        await open_it()
+
+    monkeypatch.setattr(store, "open", slow)
+    try:
+        assert await price(1) == 1
+    finally:
+        await app.close()

@@ -124,14 +124,15 @@ class Process:
                 self._again_ns = now + _AGAIN_NS
                 self._begin()
             return
+        if not self.store.returns:  # it is waited for, however slow the disk
+            await self.open()
+            return
         try:
             async with asyncio.timeout(self.settings.shared_timeout / 1_000_000 or None):
                 await self.open()
         except (StoreRefused, StoreMismatch):
             raise
         except (StoreUnavailable, TimeoutError) as error:
-            if not self.store.returns:
-                raise
             self._adrift = True
             self._again_ns = self.clock.instant_ns() + _AGAIN_NS
             self.cache.cut_off(str(error) or f"{self.store.url} is slow to answer")
