@@ -44,6 +44,13 @@ async def on_server(kind: str, folder: Path) -> AsyncIterator[tuple[World, Forge
         clear_servers()
 
 
+async def _lose_workers(world: World) -> None:
+    """Let every lease run out and be looked at once: from the next round on attempts are taken back."""
+    world.clock.advance(LEASE + SECOND)
+    await world.tend()
+    world.clock.advance(REAP_GRACE_US + LEASE)
+
+
 async def test_a_job_that_is_cancelled_while_its_parent_elsewhere_runs_is_not_asked_after_any_more(
     tmp_path: Path,
 ) -> None:
@@ -334,9 +341,7 @@ async def test_attempts_of_many_lost_workers_are_taken_from_them_in_steps(tmp_pa
         for _ in range(3):
             worker = await world.worker()
             assert len(await worker.claims(limit=LOST_AT_ONCE // 2)) == LOST_AT_ONCE // 2
-        world.clock.advance(LEASE + SECOND)
-        await world.tend()
-        world.clock.advance(REAP_GRACE_US + LEASE)
+        await _lose_workers(world)
 
         first, second, third = [await world.tend() for _ in range(3)]
 
@@ -349,9 +354,7 @@ async def test_attempts_of_one_lost_worker_are_taken_from_it_in_steps(tmp_path: 
         await world.enqueue(*(job(f"job-{number}") for number in range(3 * LOST_AT_ONCE // 2)))
         worker = await world.worker()
         claims = await worker.claims(limit=2 * LOST_AT_ONCE)
-        world.clock.advance(LEASE + SECOND)
-        await world.tend()
-        world.clock.advance(REAP_GRACE_US + LEASE)
+        await _lose_workers(world)
 
         first = await world.tend()
         again = await (await world.worker()).claims(limit=2 * LOST_AT_ONCE)
@@ -368,9 +371,7 @@ async def test_a_worker_that_comes_back_in_the_middle_keeps_what_was_not_taken_f
         await world.enqueue(*(job(f"job-{number}") for number in range(3 * LOST_AT_ONCE // 2)))
         worker = await world.worker()
         claims = await worker.claims(limit=2 * LOST_AT_ONCE)
-        world.clock.advance(LEASE + SECOND)
-        await world.tend()
-        world.clock.advance(REAP_GRACE_US + LEASE)
+        await _lose_workers(world)
         await world.tend()
 
         told = worker.beat(*claims)

@@ -328,10 +328,10 @@ class Flights:
                 parties.append([])
                 keys = len(voyage.members)
             parties[-1].append(voyage)
-        for party in parties[1:]:
+        first, *others = parties
+        for party in others:
             self.own(self._fly_together(party))
-        for party in parties[:1]:
-            await self._fly_together(party)
+        await self._fly_together(first)
 
     async def _fly_together(self, voyages: Sequence[Voyage]) -> None:
         try:

@@ -230,9 +230,7 @@ class Loading:
             for flight, look in zip(there, sight.looks, strict=True):
                 voyage = flight.voyage
                 try:
-                    if (
-                        voyage.task is None
-                    ):  # it looks together with others: what is the program's own runs in its context
+                    if voyage.task is None:  # it looks together with others: the program's own code runs in its context
                         voyage.context.run(self._judge, flight, look, sight, left, patient)
                     else:
                         self._judge(flight, look, sight, left, patient)

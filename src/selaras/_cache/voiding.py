@@ -180,14 +180,7 @@ class Voiding:
                 tags=everywhere.tags,
                 families=everywhere.families,
                 versions=tuple((slot.key, version) for slot, version in versions if slot.partition == index),
-                closes=(
-                    *(
-                        (slot.key, slot.family.replica_lag_us)
-                        for slot in here
-                        if slot.family.replica_lag_us and slot.key not in named
-                    ),
-                    *closed.get(index, ()),
-                ),
+                closes=(*_late(slot for slot in here if slot.key not in named), *closed.get(index, ())),
             )
         done: Sequence[BaseException | None] = ()
         try:
@@ -205,11 +198,8 @@ class Voiding:
                 raise error
 
     async def _void_one(self, slot: Slot) -> None:
-        lag_us = slot.family.replica_lag_us
         try:
-            await self._void_at(
-                slot.partition, Invalidation((slot.key,), closes=((slot.key, lag_us),) if lag_us else ())
-            )
+            await self._void_at(slot.partition, Invalidation((slot.key,), closes=_late((slot,))))
         finally:
             self._drop((slot.key,))
 
@@ -245,6 +235,11 @@ class Voiding:
         except Exception as error:  # noqa: BLE001 - the program's function: the datastore has changed whatever it says
             self._storable.refuse(slot, error)
             return None
+
+
+def _late(slots: Iterable[Slot]) -> tuple[tuple[str, int], ...]:
+    """Return the keys whose values may come late, and how late."""
+    return tuple((slot.key, slot.family.replica_lag_us) for slot in slots if slot.family.replica_lag_us)
 
 
 def _openings(tags: Iterable[str], families: Iterable[str]) -> list[Opening]:

@@ -15,7 +15,8 @@ class Waiters:
     What is told, and kept, is for which partitions it rang.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int) -> None:
+        self.everywhere = frozenset(range(partitions))
         self._lock = Lock()
         self._rung = NOWHERE
         self._futures: set[asyncio.Future[frozenset[int]]] = set()
@@ -36,6 +37,10 @@ class Waiters:
             alarm.cancel()
             with self._lock:
                 self._futures.discard(future)
+
+    def ring_for(self, partition: int) -> None:
+        """It rings for one partition."""
+        self.ring(frozenset((partition,)))
 
     def ring(self, where: frozenset[int]) -> None:
         """Wake all who wait, or the next one who would."""

@@ -64,9 +64,8 @@ class Scout:
             try:
                 looks = (self._partitions[index].peek(self._queues, tasks, self._most) for index in full)
                 found = dict(zip(full, await asyncio.gather(*looks), strict=True))
-                self._full.update(
-                    index for index, waiting in found.items() if waiting
-                )  # and so looked at the next time, too
+                # Looked at the next time, too: what is known of them is not forgotten.
+                self._full.update(index for index, waiting in found.items() if waiting)
                 self._host.ahead([one for waiting in found.values() for one in waiting], self._most)
             except StoreUnavailable:  # the turns tell of it
                 pass

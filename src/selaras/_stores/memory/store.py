@@ -72,9 +72,8 @@ class MemoryBell:
 
     def __init__(self, address: str, partitions: int, forget: Callable[[], object]) -> None:
         self.address = address
-        self._everywhere = frozenset(range(partitions))
         self._forget = forget
-        self._waiters = Waiters()
+        self._waiters = Waiters(partitions)
 
     async def wait(self, timeout: float) -> frozenset[int]:
         """See `Bell`."""
@@ -82,11 +81,11 @@ class MemoryBell:
 
     def ring(self) -> None:
         """See `Bell`."""
-        self._waiters.ring(self._everywhere)
+        self._waiters.ring(self._waiters.everywhere)
 
     def ring_for(self, partition: int) -> None:
         """It was rung there."""
-        self._waiters.ring(frozenset((partition,)))
+        self._waiters.ring_for(partition)
 
     def close(self) -> None:
         """See `Bell`."""

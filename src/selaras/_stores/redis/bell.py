@@ -27,12 +27,11 @@ class RedisBell:
         forget: Callable[[RedisBell], None],
     ) -> None:
         self.address = address
-        self._everywhere = frozenset(range(partitions))
         self._attend = attend
         self._refused = refused
         self._forget = forget
         self._told: StoreUnavailable | None = None
-        self._waiters = Waiters()
+        self._waiters = Waiters(partitions)
 
     async def wait(self, timeout: float) -> frozenset[int]:
         """See `Bell`. Raises StoreUnavailable, once: the server does not let us listen."""
@@ -46,11 +45,11 @@ class RedisBell:
 
     def ring(self) -> None:
         """See `Bell`."""
-        self._waiters.ring(self._everywhere)
+        self._waiters.ring(self._waiters.everywhere)
 
     def ring_for(self, partition: int) -> None:
         """It was rung there, or may have been."""
-        self._waiters.ring(frozenset((partition,)))
+        self._waiters.ring_for(partition)
 
     def close(self) -> None:
         """See `Bell`."""

@@ -438,7 +438,7 @@ class Cells:
         return ((), decode_news(told, since)) if done else self._void_among_intents(keys, since)
 
     async def _void_among_intents(self, keys: Sequence[str], since: Cursor) -> tuple[Sequence[None], News]:
-        return await self._invalidations((Invalidation(keys=tuple(keys)),), since)
+        return await self._invalidations((Invalidation(keys=tuple(keys)),), since, alone=True)
 
     async def plant(self, instance: str, owner: Owner, keys: Sequence[str], since: Cursor) -> Planted:
         """See `Partition`."""

@@ -24,10 +24,8 @@ class Passing(StoreUnavailable):
     """Somebody is there, and what came between passes by itself: a connection that was cut, a master that is being replaced."""
 
 
-for _kind in (
-    Loading,
-    Passing,
-):  # the store tells them apart; to a program, and in its logs, they are what is documented
+# The store tells them apart; to a program, and in its logs, they are what is documented.
+for _kind in (Loading, Passing):
     _kind.__module__, _kind.__name__ = StoreUnavailable.__module__, StoreUnavailable.__name__
     _kind.__qualname__ = StoreUnavailable.__qualname__
 

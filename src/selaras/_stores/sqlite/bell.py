@@ -68,9 +68,8 @@ class SqliteBell:
     def __init__(self, look: Callable[[int], object], partitions: int, closed: Callable[[SqliteBell], None]) -> None:
         self._look = look
         self._told_closed = closed
-        self._everywhere = frozenset(range(partitions))
         self._seen = [look(partition) for partition in range(partitions)]
-        self._waiters = Waiters()
+        self._waiters = Waiters(partitions)
         self._listening: dict[asyncio.AbstractEventLoop, int] = {}
         self._socket = _datagram_socket()
         self._socket.bind((_HOST, 0))
@@ -95,11 +94,11 @@ class SqliteBell:
 
     def ring(self) -> None:
         """See `Bell`."""
-        self._waiters.ring(self._everywhere)
+        self._waiters.ring(self._waiters.everywhere)
 
     def ring_for(self, partition: int) -> None:
         """It was rung there."""
-        self._waiters.ring(frozenset((partition,)))
+        self._waiters.ring_for(partition)
 
     def close(self) -> None:
         """See `Bell`."""
@@ -150,15 +149,15 @@ class SqliteBell:
         return self._waiters.take_ring() | self._drain()
 
     def _drain(self) -> frozenset[int]:
-        heard = NOWHERE
+        heard, everywhere = NOWHERE, self._waiters.everywhere
         while True:
             try:
                 said = self._socket.recv(16)
             except OSError:  # nothing is left, or it was closed
                 return heard
             partition = int.from_bytes(said)
-            is_one = len(said) == _SAID and partition in self._everywhere
-            heard |= frozenset((partition,)) if is_one else self._everywhere
+            is_one = len(said) == _SAID and partition in everywhere
+            heard |= frozenset((partition,)) if is_one else everywhere
 
 
 def _datagram_socket() -> socket.socket:
