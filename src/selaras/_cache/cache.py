@@ -235,8 +235,10 @@ class Cache:
 
     def _event_for(self, key: str) -> None:
         """What began before an event was heard is not joined after it."""
-        if any(key in flights.running for flights in tuple(self._loops.values())):
-            self._local.lift(key, self.instant())
+        for flights in tuple(self._loops.values()):
+            if key in flights.running:
+                self._local.lift(key, self.instant())
+                return
 
     def cursor(self, partition: int) -> Any:
         """Return how far a partition's log is applied here: what the next request of this process says."""
@@ -251,8 +253,7 @@ class Cache:
 
     def _drop_keys(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self._local.drop(key)
-            self._local.lift(key, self.instant(), answered=False)
+            self._local.expel(key, self.instant())
 
     # -- reads
 

@@ -262,6 +262,14 @@ class LocalTier:
             if entry is not None:
                 self._drop(entry)
 
+    def expel(self, key: str, now_ns: int) -> None:
+        """The same, and nothing that was true before now may be served in its place (P4)."""
+        with self.lock:
+            entry = self._shelf(key).entries.get(key)
+            if entry is not None:
+                self._drop(entry)
+            self.floors.lift(key, now_ns)
+
     def drop_partition(self, partition: int) -> None:
         """Drop all that belongs to a partition: its log was not followed to its end."""
         with self.lock:

@@ -104,10 +104,14 @@ class Voiding:
         session: Session | None,
     ) -> None:
         """Void names; see `Cache.invalidate`."""
-        slots = (*slots, *(slot for slot, _ in versions))
+        if versions:
+            slots = (*slots, *(slot for slot, _ in versions))
         scope = session.scope() if session else None
         if session is None or scope is None:
-            await self._void_now(slots, tags, families, versions)
+            if len(slots) == 1 and not (tags or families or versions):
+                await self._void_one(slots[0])
+            else:
+                await self._void_now(slots, tags, families, versions)
             return
         scope.versions.update((slot.key, version) for slot, version in versions)
         scope.tags.update(dict.fromkeys(tags))
@@ -158,9 +162,6 @@ class Voiding:
         families: Sequence[str],
         versions: Sequence[tuple[Slot, int]],
     ) -> None:
-        if len(slots) == 1 and not (tags or families or versions):
-            await self._void_one(slots[0])
-            return
         everywhere = Invalidation(tags=tuple(tags), families=tuple(families))
         names: dict[int, Invalidation] = {}
         closed: dict[int, list[tuple[str, int]]] = {}
@@ -198,6 +199,7 @@ class Voiding:
                 raise error
 
     async def _void_one(self, slot: Slot) -> None:
+        """Do the same for one key and nothing else, which is what most calls are."""
         try:
             await self._void_at(slot.partition, Invalidation((slot.key,), closes=_late((slot,))))
         finally:
@@ -223,9 +225,10 @@ class Voiding:
     def _note(self, lineage: Lineage, names: Invalidation, index: int, position: int) -> None:
         for key in names.keys:
             lineage.note_here(What.VOIDED, key, position=position)
-        for kind, several in (("tag", names.tags), ("family", names.families)):
-            for name in several:
-                lineage.note_wide(f"{kind} {name}", index, position)
+        for name in names.tags:
+            lineage.note_wide(f"tag {name}", index, position)
+        for name in names.families:
+            lineage.note_wide(f"family {name}", index, position)
 
     def _version(self, slot: Slot, value: Any) -> int | None:
         if slot.family.version is None or value is None:

@@ -262,9 +262,9 @@ class RedisPartition:
         """See `Partition`."""
         await self.cells.abandon_fills(tokens)
 
-    async def invalidate(self, names: Invalidation, since: Cursor) -> News:
+    def invalidate(self, names: Invalidation, since: Cursor) -> Coroutine[Any, Any, News]:
         """See `Partition`."""
-        return await self.cells.invalidate(names, since)
+        return self.cells.invalidate(names, since)
 
     async def plant(self, instance: str, owner: Owner, keys: Sequence[str], since: Cursor) -> Planted:
         """See `Partition`."""

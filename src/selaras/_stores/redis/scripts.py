@@ -320,7 +320,7 @@ def _joined(name: str, kept: Sequence[Sequence[Piece]], made: Sequence[str], *, 
     header = (
         f"local F = {{{', '.join(f'{name} = false' for name in own)}}}\n"  # it does not grow, which costs more than all of it
         f"local SCRIPT, READS_ONLY = '{name}', {str(reads_only).lower()}\n"
-        f"local LEDGER, NO_LEDGER = '>{'d' * len(LEDGER)}', string.rep('\\0', {8 * len(LEDGER)})\n"
+        f"local LEDGER, LEDGER_SIZE = '>{'d' * len(LEDGER)}', {8 * len(LEDGER)}\n"
     )
     body = f"{_INNER}\n".join((f"{header}{local}{prelude}{others}", *rest))
     return body + f"{_OUTER}\n" * len(rest)

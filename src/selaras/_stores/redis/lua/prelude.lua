@@ -6,7 +6,7 @@ local call = redis.call
 -- One field of numbers packed together: every script reads it and most write it, so its price is paid by all.
 local ledger = (SCRIPT == 'greet' and redis.pcall or call)('HGET', K.meta, 'ledger') -- which mends one of another type
 local M
-if ledger and #ledger == #NO_LEDGER then
+if ledger and #ledger == LEDGER_SIZE then
     M = { struct.unpack(LEDGER, ledger) }
     local sum = M.epoch + M.counter + M.position + M.numbers
     if not (sum >= 0 and sum < 1e17 and sum % 1 == 0) then
@@ -14,7 +14,7 @@ if ledger and #ledger == #NO_LEDGER then
     end
 end
 if not M then
-    ledger, M = false, { struct.unpack(LEDGER, NO_LEDGER) }
+    ledger, M = false, { struct.unpack(LEDGER, string.rep('\0', LEDGER_SIZE)) }
 end
 if not ledger and SCRIPT ~= 'greet' then
     return redis.error_reply('SELARASGONE the partition is not there: it was never opened, or its server lost its memory')
