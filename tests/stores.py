@@ -62,6 +62,10 @@ class ForgetfulPartition(RedisPartition):
         assert isinstance(found, list)
         return [member for member in map(str, found) if member != "\udcff"]
 
+    def calls(self, command: str) -> int:
+        """Return how often its server was called by a command."""
+        return self._server().calls().get(command, 0)
+
     def stand(self, index: str, member: str) -> None:
         """Let somebody stand there whom nobody has put there, and first."""
         self._server().call("ZADD", self._names.key(self.index, index), 1, member)

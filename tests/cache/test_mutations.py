@@ -27,6 +27,7 @@ from selaras._cache.loading import Loading
 from selaras._cache.local import LocalEntry, LocalTier
 from selaras._cache.session import Session
 from selaras._cache.settles import Settles
+from selaras._cache.source import Source
 from selaras._cache.voiding import Voiding
 from selaras._core.cache import freshness, lifetimes
 from selaras._core.cache.freshness import Need
@@ -192,7 +193,7 @@ def transactions_are_not_known(patch: Patch) -> None:
 
 
 def floors_are_not_asked(patch: Patch) -> None:
-    patch.setattr(loading_module, "_is_late", lambda family, value, floor: False)
+    patch.setattr(Source, "is_late", staticmethod(lambda family, value, floor: False))
 
 
 def replicas_are_not_waited_for(patch: Patch) -> None:

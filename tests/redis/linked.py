@@ -18,6 +18,7 @@ class Lua(NamedTuple):
     name: str
     text: str
     keys: tuple[str, ...] = ("meta", "count")
+    writes: bool = True
 
     @property
     def sha(self) -> str:

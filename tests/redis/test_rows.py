@@ -22,7 +22,7 @@ from selaras._core.jobs.job import Edge
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Scope
 from selaras._stores.redis import records, scripts
-from selaras._stores.redis.records import EXPIRED_PER_TURN, LOST_AT_ONCE
+from selaras._stores.redis.records import EXPIRED_PER_TURN, TAKEN_AT_ONCE
 from selaras._stores.redis.store import RedisStore
 
 _ENTRY_HEAD: Final = 44
@@ -337,47 +337,69 @@ async def test_what_waits_for_a_job_that_expires_unclaimed_is_claimed_with_the_s
 
 async def test_attempts_of_many_lost_workers_are_taken_from_them_in_steps(tmp_path: Path) -> None:
     async with on_server("redis-1", tmp_path) as (world, _):
-        await world.enqueue(*(job(f"job-{number}") for number in range(3 * LOST_AT_ONCE // 2)))
+        await world.enqueue(*(job(f"job-{number}") for number in range(3 * TAKEN_AT_ONCE // 2)))
         for _ in range(3):
             worker = await world.worker()
-            assert len(await worker.claims(limit=LOST_AT_ONCE // 2)) == LOST_AT_ONCE // 2
+            assert len(await worker.claims(limit=TAKEN_AT_ONCE // 2)) == TAKEN_AT_ONCE // 2
         await _lose_workers(world)
 
         first, second, third = [await world.tend() for _ in range(3)]
 
-        assert [(one.lost, one.again) for one in (first, second)] == [(LOST_AT_ONCE, True), (LOST_AT_ONCE // 2, False)]
+        assert [(one.lost, one.again) for one in (first, second)] == [
+            (TAKEN_AT_ONCE, True),
+            (TAKEN_AT_ONCE // 2, False),
+        ]
         assert third.lost == 0
 
 
 async def test_attempts_of_one_lost_worker_are_taken_from_it_in_steps(tmp_path: Path) -> None:
     async with on_server("redis-1", tmp_path) as (world, _):
-        await world.enqueue(*(job(f"job-{number}") for number in range(3 * LOST_AT_ONCE // 2)))
+        await world.enqueue(*(job(f"job-{number}") for number in range(3 * TAKEN_AT_ONCE // 2)))
         worker = await world.worker()
-        claims = await worker.claims(limit=2 * LOST_AT_ONCE)
+        claims = await worker.claims(limit=2 * TAKEN_AT_ONCE)
         await _lose_workers(world)
 
         first = await world.tend()
-        again = await (await world.worker()).claims(limit=2 * LOST_AT_ONCE)
+        again = await (await world.worker()).claims(limit=2 * TAKEN_AT_ONCE)
         second, third = await world.tend(), await world.tend()
 
-        assert [(one.lost, one.again) for one in (first, second)] == [(LOST_AT_ONCE, True), (LOST_AT_ONCE // 2, False)]
+        assert [(one.lost, one.again) for one in (first, second)] == [
+            (TAKEN_AT_ONCE, True),
+            (TAKEN_AT_ONCE // 2, False),
+        ]
         assert third.lost == 0
-        assert {claim.job for claim in again} == {claim.job for claim in claims[:LOST_AT_ONCE]}
+        assert {claim.job for claim in again} == {claim.job for claim in claims[:TAKEN_AT_ONCE]}
+        assert not worker.beat(*claims).enrolled
+
+
+async def test_attempts_of_one_dismissed_worker_are_given_back_in_steps(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        await world.enqueue(*(job(f"job-{number}") for number in range(3 * TAKEN_AT_ONCE // 2)))
+        worker = await world.worker()
+        claims = await worker.claims(limit=2 * TAKEN_AT_ONCE)
+        await world.home.dismiss("nobody")  # the server has the script
+        calls = home.calls("evalsha")
+
+        await world.home.dismiss(worker.id)
+
+        assert home.calls("evalsha") - calls == 2
+        again = await (await world.worker()).claims(limit=2 * TAKEN_AT_ONCE)
+        assert [(claim.job, claim.lost) for claim in again] == [(claim.job, 0) for claim in claims]
         assert not worker.beat(*claims).enrolled
 
 
 async def test_a_worker_that_comes_back_in_the_middle_keeps_what_was_not_taken_from_it(tmp_path: Path) -> None:
     async with on_server("redis-1", tmp_path) as (world, _):
-        await world.enqueue(*(job(f"job-{number}") for number in range(3 * LOST_AT_ONCE // 2)))
+        await world.enqueue(*(job(f"job-{number}") for number in range(3 * TAKEN_AT_ONCE // 2)))
         worker = await world.worker()
-        claims = await worker.claims(limit=2 * LOST_AT_ONCE)
+        claims = await worker.claims(limit=2 * TAKEN_AT_ONCE)
         await _lose_workers(world)
         await world.tend()
 
         told = worker.beat(*claims)
 
         assert told.enrolled
-        assert [one.job for one in told.lost] == [claim.job for claim in claims[:LOST_AT_ONCE]]
+        assert [one.job for one in told.lost] == [claim.job for claim in claims[:TAKEN_AT_ONCE]]
         assert (await world.tend()).lost == 0
 
 

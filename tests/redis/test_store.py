@@ -393,6 +393,18 @@ async def test_an_enqueue_that_may_have_been_done_says_so_when_the_server_stays_
                 await asked
 
 
+async def test_a_question_whose_answer_was_lost_is_not_called_something_that_may_have_been_done() -> None:
+    with RedisServer() as server, Proxy(server.address) as proxy:
+        async with opened(f"{proxy.through(server.url)}?socket_timeout=1") as store:
+            proxy.swallow()
+            asked = asyncio.create_task(store.partitions[0].queues())
+            await asyncio.sleep(0.1)
+            proxy.cut()
+            with pytest.raises(StoreUnavailable) as told:
+                await asked
+    assert "may have been done" not in str(told.value)
+
+
 async def test_more_jobs_than_lua_holds_arguments_settle_in_one_call_and_tell_their_fates(
     redis_server: RedisServer,
 ) -> None:

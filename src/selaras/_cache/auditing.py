@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from selaras._cache.family import Family, Slot
 from selaras._cache.follower import Follower
-from selaras._cache.loading import Loading
 from selaras._cache.notes import Notes
 from selaras._cache.session import SESSION, Session, SessionKind
+from selaras._cache.source import Source
 from selaras._contracts.clock import Clock
 from selaras._contracts.partition import Partition
 from selaras._core.cache.consistency import (
@@ -81,7 +81,7 @@ class Auditor:
         self,
         partitions: Sequence[Partition],
         followers: Sequence[Follower],
-        loading: Loading,
+        source: Source,
         clock: Clock,
         instant: Callable[[], int],
         *,
@@ -95,7 +95,7 @@ class Auditor:
     ) -> None:
         self._partitions = partitions
         self._followers = followers
-        self._loading = loading
+        self._source = source
         self._clock = clock
         self._instant = instant
         self._chance = chance
@@ -178,7 +178,7 @@ class Auditor:
         """Ask the datastore, as a loader for nobody in particular."""
         loads = frozenset({slot.key})
         SESSION.set(Session(SessionKind.LOADING, self._instant() - 1, loads=loads))
-        return slot.family.codec.encode(await self._loading.ask(slot))
+        return slot.family.codec.encode(await self._source.ask(slot))
 
     async def _changed_since(self, sample: Sample) -> bool:
         """Say whether the log speaks of a change after what was served was known to be true, or somebody writes it."""

@@ -34,6 +34,7 @@ from selaras._cache.private import Private
 from selaras._cache.proving import Proving
 from selaras._cache.session import SESSION, Session, session_here
 from selaras._cache.settles import Settles
+from selaras._cache.source import Source
 from selaras._cache.storable import Storable
 from selaras._cache.voiding import Voiding
 from selaras._cache.warming import Warming
@@ -98,12 +99,14 @@ class Cache:
         self._recent: Flights | None = None  # of those, the last that was asked for
         self._storable = Storable(self._tell, entropy.random if entropy else _no_chance)
         self._keeping = Keeping(self._followers, self._local)
+        source = Source(clock, self.instant)
         self._loading = Loading(
             self._partitions,
             self._followers,
             self._local,
             clock,
             self.instant,
+            source,
             storable=self._storable,
             keeping=self._keeping,
             heard=self._apply,
@@ -132,6 +135,7 @@ class Cache:
             self._followers,
             self._local,
             self._loading,
+            source,
             self.instant,
             max_lag_ns=self._max_lag_ns,
             decoded=self._decoded,
@@ -153,7 +157,7 @@ class Cache:
         self._auditor = Auditor(
             self._partitions,
             self._followers,
-            self._loading,
+            source,
             clock,
             self.instant,
             chance=self._storable.chance,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError, Semaphore
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +30,7 @@ from selaras._cache.local import LocalTier
 from selaras._cache.outcome import Known, Outcome, Stale
 from selaras._cache.patience import Patience
 from selaras._cache.session import SESSION, Session, SessionKind
+from selaras._cache.source import Source
 from selaras._cache.storable import Storable, opened, without_value
 from selaras._cache.vigil import Vigil
 from selaras._contracts.clock import Clock
@@ -40,9 +41,8 @@ from selaras._core.cache.lifetimes import Past, note_of
 from selaras._core.cache.lineage import What
 from selaras._core.cache.packing import unpacked
 from selaras._core.codec import CorruptBytes, OtherShape, checksum
-from selaras._core.errors import StaleSource, StoreUnavailable
+from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Put
-from selaras._core.outcomes import NotModified
 from selaras._core.positions import News
 
 T = TypeVar("T")
@@ -53,9 +53,6 @@ LOADS_AT_ONCE: Final = 32
 _PAUSE_US_FIRST = 1_000
 _PAUSE_US_MOST = 100_000
 _REPAIRS_MOST = 3  # an entry that is corrupt again and again is not worth more trips
-_LATE_PAUSE_US = 5_000
-_LATE_US_LEAST = 500_000  # how long a datastore may take to show a version that is known to exist
-_LATE_US_MOST = 10_000_000
 
 
 @dataclass(slots=True)
@@ -103,6 +100,7 @@ class Loading:
         local: LocalTier,
         clock: Clock,
         instant: Callable[[], int],
+        source: Source,
         *,
         storable: Storable,
         keeping: Keeping,
@@ -120,6 +118,7 @@ class Loading:
         self._local = local
         self._clock = clock
         self._instant = instant
+        self._source = source
         self._storable = storable
         self._keeping = keeping
         self._heard = heard
@@ -129,8 +128,7 @@ class Loading:
         self._sample = sample
         self._lineage = lineage
         self._slow_us = slow_us
-        self._late: set[asyncio.Task[Any]] = set()
-        self.vigil = Vigil(partitions, clock, tell=tell, own=self._own, met=met)
+        self.vigil = Vigil(partitions, clock, tell=tell, own=source.own, met=met)
 
     async def answer(self, follower: Follower, work: Coroutine[Any, Any, T]) -> T:
         """Ask a partition, for a read: one that takes too long counts as one that does not answer.
@@ -202,7 +200,7 @@ class Loading:
         if not own:
             await self._clock.sleep(pause_us / 1_000_000)
             return
-        alarm: asyncio.Future[Any] = self._own(self._clock.sleep(pause_us / 1_000_000))
+        alarm: asyncio.Future[Any] = self._source.own(self._clock.sleep(pause_us / 1_000_000))
         try:
             await asyncio.wait([alarm, *own], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -489,7 +487,7 @@ class Loading:
         try:
             async with turns:
                 _enter([flight], turns)
-                value = await self.load(flight.slot, permit.floor, flight.known)
+                value = await self._source.load(flight.slot, permit.floor, flight.known)
         except BaseException as error:  # noqa: BLE001 - a loader may raise anything: it belongs to those who wait
             await self._fail([flight], error)
             return []
@@ -497,29 +495,18 @@ class Loading:
 
     async def _load_many(self, family: Family, permits: Sequence[_Permit]) -> list[_Loaded]:
         flights = [permit.flight for permit in permits]
-        assert family.load_many is not None
-        started = self._instant()
         try:
             budget = _budget(permits[0])
             async with budget or nullcontext():
                 _enter(flights, budget)
-                arguments = [flight.slot.arguments for flight in flights]
-                values = list(await self._in_time(flights[0].slot, family.load_many(arguments)))
-            if len(values) != len(flights):
-                raise ValueError(
-                    f"the batch loader of {family.name} returned {len(values)} values for {len(flights)} keys;"
-                    " it must return one a key, in the same order"
-                )
+                values = await self._source.load_many([flight.slot for flight in flights])
         except BaseException as error:  # noqa: BLE001 - as in _load_one
-            family.counts.errors += len(flights)
             await self._fail(flights, error)
             return []
-        family.counts.loads += len(flights)
-        family.took((self._instant() - started) // 1_000)
         loaded: list[_Loaded] = []
         late: list[_Permit] = []
         for permit, value in zip(permits, values, strict=True):
-            if _is_late(family, value, permit.floor):
+            if self._source.is_late(family, value, permit.floor):
                 late.append(permit)
             else:
                 loaded.append(_Loaded(permit, value))
@@ -527,86 +514,6 @@ class Loading:
         for more in await asyncio.gather(*(self._load_one(permit, turns) for permit in late)):
             loaded += more
         return loaded
-
-    async def load(self, slot: Slot, floor: int | None, known: Known | None = None) -> Any:
-        """Ask the datastore, again and again while it answers below the floor.
-
-        Raises:
-            StaleSource: it stayed below.
-        """
-        family = slot.family
-        first = self._instant()
-        pause_us = _LATE_PAUSE_US
-        patience_us = min(max(family.replica_lag_us, _LATE_US_LEAST), _LATE_US_MOST)
-        while True:
-            started = self._instant()
-            try:
-                value = await self._in_time(slot, self._ask(slot, known))
-            except Exception:
-                family.counts.errors += 1
-                raise
-            family.counts.loads += 1
-            family.took((self._instant() - started) // 1_000)
-            if not _is_late(family, value, floor):
-                return value
-            if self._instant() - first >= patience_us * 1_000:
-                if value is None:  # no version to judge by: it may have been deleted. The store will not keep it.
-                    return None
-                raise StaleSource(
-                    f"{slot.key}: the datastore still answers with a version below {floor}, which is known to exist;"
-                    f" waited {patience_us / 1_000_000:g} s. Is it a replica that lags? Of a datastore that was put back from a backup"
-                    f" versions begin anew: give the family another name, @app.cached(name=...)"
-                )
-            await self._clock.sleep(pause_us / 1_000_000)
-            pause_us *= 2
-
-    async def ask(self, slot: Slot) -> Any:
-        """Ask the datastore once, for nobody who reads: it is not counted, and no version is waited for."""
-        return await self._in_time(slot, self._ask(slot, None))
-
-    async def _ask(self, slot: Slot, known: Known | None) -> Any:
-        family = slot.family
-        if family.load_again is None:
-            return await family.load(slot.arguments)
-        old = None if known is None else self._decoded(slot, known)
-        try:
-            return await family.load_again(slot.arguments, old)
-        except NotModified:
-            if known is None:
-                raise RuntimeError(
-                    f"the loader of {slot.key} says NotModified, and was given no old value: it may when `old` is not None"
-                ) from None
-            return self._decoded(slot, known)
-
-    def _decoded(self, slot: Slot, known: Known) -> Any:
-        return slot.family.codec.decode(known.entry.value)
-
-    async def _in_time(self, slot: Slot, work: Awaitable[T]) -> T:
-        """Wait for a loader no longer than its hard timeout. What it then still does is nobody's."""
-        most_us = slot.family.hard_timeout_us
-        if not most_us:
-            return await work
-        loading = self._own(_awaited(work))
-        alarm = self._own(self._clock.sleep(most_us / 1_000_000))
-        try:
-            await asyncio.wait((loading, alarm), return_when=asyncio.FIRST_COMPLETED)
-            if loading.done():
-                return loading.result()
-            raise TimeoutError(f"{slot.key}: its loader took longer than its hard_timeout, {most_us / 1_000_000:g} s")
-        finally:
-            alarm.cancel()
-            loading.cancel()
-
-    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._late.add(task)
-        task.add_done_callback(self._forget)
-        return task
-
-    def _forget(self, loading: asyncio.Task[Any]) -> None:
-        self._late.discard(loading)
-        if not loading.cancelled():
-            loading.exception()
 
     async def _fail(self, flights: Sequence[Flight], error: BaseException) -> None:
         """A load ended with an error: it is everybody's who waits, and nobody's tomorrow. A cancellation from outside
@@ -776,17 +683,6 @@ def _by_partition(flights: Sequence[Flight]) -> dict[int, list[tuple[str, int]]]
         if flight.token:
             held.setdefault(flight.slot.partition, []).append((flight.slot.key, flight.token))
     return held
-
-
-def _is_late(family: Family, value: Any, floor: int | None) -> bool:
-    if floor is None or family.version is None:
-        return False
-    version = None if value is None else family.version(value)
-    return version is None or version < floor
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
 
 
 def _budget(permit: _Permit) -> Semaphore | None:

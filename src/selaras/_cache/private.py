@@ -13,6 +13,7 @@ from selaras._cache.follower import Follower
 from selaras._cache.loading import Loading
 from selaras._cache.local import LocalTier
 from selaras._cache.session import Session
+from selaras._cache.source import Source
 from selaras._cache.storable import opened
 from selaras._core.cache.entry import Entry
 from selaras._core.cache.lifetimes import note_of
@@ -28,6 +29,7 @@ class Private:
         followers: Sequence[Follower],
         local: LocalTier,
         loading: Loading,
+        source: Source,
         instant: Callable[[], int],
         *,
         max_lag_ns: int,
@@ -36,6 +38,7 @@ class Private:
         self._followers = followers
         self._local = local
         self._loading = loading
+        self._source = source
         self._instant = instant
         self._max_lag_ns = max_lag_ns
         self._decoded = decoded
@@ -76,7 +79,7 @@ class Private:
 
     async def load(self, slot: Slot, floor: int | None = None) -> Any:
         """Ask the datastore, for this reader only."""
-        value = await self._loading.load(slot, floor)
+        value = await self._source.load(slot, floor)
         self._local.lift(slot.key, self._instant())
         return value
 

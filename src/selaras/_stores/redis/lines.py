@@ -44,7 +44,7 @@ ASKING: Final = pack("ASKING")
 
 
 class Script(Protocol):
-    """A script as a link needs it: what it is called, its text and SHA-1, and the names of its keys, in order."""
+    """A script as a link needs it: what it is called, its text and SHA-1, the names of its keys, in order, and whether it writes."""
 
     @property
     def name(self) -> str: ...
@@ -54,6 +54,8 @@ class Script(Protocol):
     def sha(self) -> str: ...
     @property
     def keys(self) -> Sequence[str]: ...
+    @property
+    def writes(self) -> bool: ...
 
 
 class Greeting(Protocol):

@@ -332,7 +332,8 @@ class _Batch:
         try:
             return await self._run(patience)
         except StoreUnavailable as error:
-            if not (self._lost and self._place in self._todo):
+            is_open = self._lost and self._place in self._todo
+            if not is_open or self._script is None or not self._script.writes:
                 raise
             doing = self._common.doing(self._index, self._name)
             raise type(error)(f"{error}; {doing} was sent before that, and may have been done") from error

@@ -216,7 +216,9 @@ class RedisPartition:
 
     async def dismiss(self, instance: str) -> None:
         """See `Partition`."""
-        await self._ask("dismiss", (instance,), repeats=True)
+        holds_more = True
+        while holds_more:
+            _, holds_more = await self._ask("dismiss", (instance,), repeats=True)
 
     async def beat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """Renew a lease; see `Pulse`."""

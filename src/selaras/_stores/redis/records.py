@@ -38,9 +38,9 @@ MENDED_AT_ONCE: Final = 200
 """Jobs or lines that one round of housekeeping looks at: as a rule, and once something was met that was written over."""
 
 EXPIRED_PER_TURN: Final = 1_000
-LOST_AT_ONCE: Final = 1_000
-"""Jobs that expired while they were ready, that a turn which meets them lets go; attempts that a round of housekeeping takes
-from lost workers. The next one goes on.
+TAKEN_AT_ONCE: Final = 1_000
+"""Jobs that expired while they were ready, that a turn which meets them lets go; attempts that are taken from
+lost workers, or given back by one that ends. The next call goes on.
 """
 
 OWNERS_MOST: Final = 20_000

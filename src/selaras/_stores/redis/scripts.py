@@ -141,12 +141,13 @@ class ScriptError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A verb as the server gets it. `keys`: the names of those it touches, in the order of KEYS."""
+    """A verb as the server gets it. `keys`: the names of those it touches, in the order of KEYS. `writes`: it may."""
 
     name: str
     text: str
     keys: tuple[str, ...]
     sha: str
+    writes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +201,13 @@ def script(name: str) -> Script:
     parts = ("prelude", *used(name), name)
     kept = _asked_for([pieces(part) for part in parts])
     made = [Head.of(part, source(part)).said.get("made", "") if "rows" in parts else "" for part in parts]
-    body = _joined(name, kept, made, reads_only="no-writes" in flags)
+    writes = "no-writes" not in flags
+    body = _joined(name, kept, made, reads_only=not writes)
     keys = tuple(sorted(set(_KEY.findall(body))))
     places = {key: number for number, key in enumerate(keys, 1)}
     body = _KEY.sub(lambda match: f"KEYS[{places[match[1]]}]", body)
     text = f"#!lua flags={','.join(flags)}\n{body}" if flags else f"#!lua\n{body}"
-    return Script(name, text, keys, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script(name, text, keys, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), writes)
 
 
 @cache
@@ -449,7 +451,7 @@ def constants(group: str) -> Mapping[str, str]:
             name: str(getattr(records, name))
             for name in (
                 *("PAGE", "MENDED_LEASE_US", "MENDED_AT_ONCE", "LOOKED_AT", "ARRANGED_AT_ONCE", "PUSHED_MOST"),
-                *("EXPIRED_PER_TURN", "LOST_AT_ONCE", "OWNERS_MOST"),
+                *("EXPIRED_PER_TURN", "TAKEN_AT_ONCE", "OWNERS_MOST"),
             )
         }
     if group == "STATE":

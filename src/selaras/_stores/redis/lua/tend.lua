@@ -31,7 +31,7 @@ end)
 local are_left = false
 for _, one in ipairs(late) do
     local instance, holder = one[1], one[2]
-    if lost >= LIMIT.LOST_AT_ONCE then
+    if lost >= LIMIT.TAKEN_AT_ONCE then
         are_left = true
         break
     end
@@ -43,7 +43,7 @@ for _, one in ipairs(late) do
         local running
         running, are_left = running_of(instance, function()
             return true
-        end, LIMIT.LOST_AT_ONCE - lost)
+        end, LIMIT.TAKEN_AT_ONCE - lost)
         if not are_left then
             strike(instance)
         end
