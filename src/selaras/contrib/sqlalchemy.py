@@ -15,23 +15,31 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Column, Connection, Engine, TextClause, UpdateBase, event, inspect, select
+from sqlalchemy import Column, Connection, Engine, TextClause, UpdateBase, event, inspect
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import (
     InstanceState,
     Mapper,
     ORMExecuteState,
+    RelationshipDirection,
+    RelationshipProperty,
     Session,
     SessionTransaction,
+    lazyload,
+    make_transient_to_detached,
     object_session,
     scoped_session,
     sessionmaker,
 )
+from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.orm.collections import collection_adapter
+from sqlalchemy.orm.exc import DetachedInstanceError
 from sqlalchemy.util import await_only
 from sqlalchemy.util.concurrency import in_greenlet
 
@@ -74,7 +82,8 @@ def bind(app: AnyApp, sessions: Target, keys: Mapping[type[Any], KeysOf], *, apa
         sessions: a `sessionmaker`, an `async_sessionmaker`, a scoped one of either, a class of sessions, or one session.
         keys: which cached values hang on a row of each model: a family, whose arguments are the primary key, or a function
             that returns a key or several. It is asked for the row as it was, which costs a query before each UPDATE and
-            DELETE unless it asks for no more than the primary key, and as it is.
+            DELETE unless it asks for no more than the primary key, and as it is. It may ask whatever the class has,
+            properties, methods and relations among it: a relation is what its foreign key says, and may cost a query.
         apart: True says that no loader reads through a session that its caller has open, that is, each opens its own.
             Then what is loaded while a transaction is open is kept like any other. Without it nothing can tell a loader
             that sees what is not committed yet, and nothing it returns is kept.
@@ -179,8 +188,25 @@ class _Open:
         self.rolled_back = False
         self.ended = False
         self.savepoints: dict[SessionTransaction, Savepoint] = {}
-        self.before: dict[InstanceState[Any], _Before] = {}  # of the rows that are being flushed
+        self.rows: dict[InstanceState[Any], _Row] = {}  # that are being flushed
+        self._aside: _Aside | None = None
         self.forgotten: Callable[[], object] = _nothing
+
+    def row(self, row: object) -> _Row:
+        state: InstanceState[Any] = inspect(row)
+        if state not in self.rows:
+            session = object_session(row)
+            assert session is not None, "rows that are flushed are of a session"
+            self._aside = self._aside or _Aside(session)
+            self.rows[state] = _Row(row, self._aside)
+        return self.rows[state]
+
+    def flush_ends(self) -> None:
+        self.is_flushing = False
+        self.rows.clear()
+        if self._aside is not None:
+            self._aside.close()
+            self._aside = None
 
     def add(self, slots: Places) -> None:
         self.wrote = True
@@ -201,6 +227,7 @@ class _Open:
 
     def end(self, committed: bool | None) -> None:
         self.ended = True
+        self.flush_ends()
         self.forgotten()
         transaction = self.transaction
         try:
@@ -341,6 +368,8 @@ class _Hooks:
     # -- events of sessions
 
     def _created(self, session: Session, transaction: SessionTransaction) -> None:
+        if isinstance(session, _Aside):
+            return
         one = self._open.get(session)
         if transaction.parent is None:
             one = self._open[session] = _Open(self.program, self._unsaid, apart=self._apart)
@@ -390,13 +419,13 @@ class _Hooks:
 
     def _flushes(self, session: Session, *_: object) -> None:
         if (one := self._open.get(session)) is not None:
+            one.flush_ends()  # of one that failed
             one.is_flushing = True
 
     def _flushed(self, session: Session, context: object) -> None:
         del context
         if (one := self._open.get(session)) is not None:
-            one.is_flushing = False
-            one.before.clear()
+            one.flush_ends()
             if session.new or session.dirty or session.deleted:
                 one.wrote = True
 
@@ -438,7 +467,7 @@ class _Rows:
     def __init__(self, transactions: WeakKeyDictionary[Session, _Open], keys: Keys) -> None:
         self._open = transactions
         self._keys = keys
-        self._names: dict[Mapper[Any], set[str]] = {}
+        self._by_primary_key: dict[Mapper[Any], bool] = {}  # whether its keys were made of nothing else until now
 
     def _of(self, row: object) -> _Open | None:
         session = object_session(row)
@@ -447,8 +476,10 @@ class _Rows:
     def _slots(self, mapper: Mapper[Any], row: object, one: _Open) -> Places:
         if self._keys.by_identity:
             return self._keys.of_identity(mapper.primary_key_from_instance(row))
-        before = one.before.get(inspect(row))
-        return self._keys.of(row if before is None else before.now())
+        try:
+            return self._keys.of(one.row(row).now())
+        except InvalidRequestError:  # a relation that is not loaded unless one says so (lazy="raise")
+            return self._keys.of(one.row(row).now(loads_all=True))
 
     def before_insert(self, mapper: Mapper[Any], connection: Connection, row: object) -> None:
         """In autocommit there is no later: but only a row that has its key by then has one to give."""
@@ -467,22 +498,34 @@ class _Rows:
 
     def before_delete(self, mapper: Mapper[Any], connection: Connection, row: object) -> None:
         """The row as the datastore has it."""
-        self._before(mapper, connection, row, True)
+        self._before(mapper, connection, row, True, is_deleted=True)
 
-    def _before(self, mapper: Mapper[Any], connection: Connection, row: object, is_written: bool) -> None:
+    def _before(
+        self, mapper: Mapper[Any], connection: Connection, row: object, is_written: bool, *, is_deleted: bool = False
+    ) -> None:
         one = self._of(row)
         if one is None:
             return
-        state: InstanceState[Any] = inspect(row)
         if self._keys.by_identity:
-            one.add(self._keys.of_identity(state.identity or mapper.primary_key_from_instance(row)))
+            one.add(self._keys.of_identity(inspect(row).identity or mapper.primary_key_from_instance(row)))
         else:
-            names = self._names.setdefault(mapper, set())
-            before = one.before[state] = _Before(row, state, connection if is_written else None, names)
-            one.add(self._keys.of(before))
+            held = one.row(row)
+            slots = self._of_primary_key(mapper, held)
+            if slots is None:
+                was = held.went(connection) if is_deleted else held.was(connection, is_locked=is_written)
+                slots = () if was is None else self._keys.of(was)
+            one.add(slots)
         if one.autocommits:
             one.add(self._slots(mapper, row, one))
             one.plant()
+
+    def _of_primary_key(self, mapper: Mapper[Any], row: _Row) -> Places | None:
+        if self._by_primary_key.get(mapper, True):
+            try:
+                return self._keys.of(row.unloaded())
+            except (DetachedInstanceError, InvalidRequestError):
+                self._by_primary_key[mapper] = False
+        return None
 
     def after(self, mapper: Mapper[Any], connection: Connection, row: object) -> None:
         """The row as it is now."""
@@ -494,79 +537,136 @@ class _Rows:
                 one.plant()
 
 
-class _Before:
-    """A row as the datastore has it, which another transaction may have changed since this one read it.
+class _Aside(Session):
+    """What functions of rows look at, over the connections of the session that is being flushed."""
 
-    Args:
-        connection: to look at it; None: it is not written, and what the session knows will do.
-        names: of the columns that were asked for of such rows until now: they come together.
+    def __init__(self, beside: Session) -> None:
+        super().__init__(autoflush=False, join_transaction_mode="rollback_only")
+        self._beside = beside
+
+    def get_bind(self, mapper: Any = None, *, bind: Any = None, **arguments: Any) -> Any:
+        """Return a connection within the other's transaction."""
+        if bind is not None:
+            return bind
+        return self._beside.connection(bind_arguments={"mapper": mapper, "clause": arguments.get("clause")})
+
+
+class _Row:
+    """A row that is being flushed, as the datastore has it and as the flush leaves it.
+
+    The session's own object tells neither: its columns are those to come, its relations those it once read, and another
+    transaction may have changed the row since. So functions of a row are given other instances of its class, whose
+    relations are what its foreign keys say.
     """
 
-    def __init__(self, row: object, state: InstanceState[Any], connection: Connection | None, names: set[str]) -> None:
+    def __init__(self, row: object, aside: _Aside) -> None:
         self._row = row
-        self._state = state
-        self._connection = connection
-        self._names = names
+        self._aside = aside
+        self._state: InstanceState[Any] = inspect(row)
+        self._was: Any = None
+        self._is_known = False
+        self._shown: Any = None  # that of it which is in the session aside
         self._stored: dict[str, Any] = {}
-        self._held: dict[str, Any] = {}  # what the session has of them, where its UPDATE leaves it alone
+        self._held: dict[str, Any] = {}  # what the session has of it, where its UPDATE leaves that alone
 
-    def __getattr__(self, name: str) -> Any:
-        state = self._state
-        attribute = state.mapper.column_attrs.get(name)
-        if attribute is not None and isinstance(attribute.columns[0], Column):
-            for one, part in zip(state.mapper.primary_key, state.identity or (), strict=False):
-                if one in attribute.columns:
-                    return part
-            if self._has(name):
-                return self._stored[name]
-        if name in state.attrs:
-            history = state.attrs[name].history
-            if history.has_changes() and (attribute is not None or _is_to_one(state.mapper, name)):
-                return history.deleted[0] if history.deleted else None
-        return getattr(self._row, name)
+    def unloaded(self) -> Any:
+        """Return a row with a primary key, of which nothing else can be asked."""
+        mapper = self._state.mapper
+        identity = self._state.identity or mapper.primary_key_from_instance(self._row)
+        names = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+        return _detached(mapper, dict(zip(names, identity, strict=True)))
 
-    def _has(self, name: str) -> bool:
-        """Say whether the row was looked at and is there."""
-        if self._connection is None:
-            return False
-        if name not in self._stored:
-            self._names.add(name)
-            self._look(self._connection, sorted(self._names))
-        return name in self._stored
+    def went(self, connection: Connection) -> Any:
+        """Return the row as it `was`: of one that is deleted the rows of its collections have gone ahead."""
+        was = self.was(connection, is_locked=True)
+        if was is not None:
+            for relation in self._state.mapper.relationships:
+                if relation.key in self._state.dict and not _is_to_one(relation):
+                    self._give(was, relation)
+        return was
 
-    def _look(self, connection: Connection, names: Sequence[str]) -> None:
-        state = self._state
-        mapper, identity = state.mapper, state.identity or ()
-        where = [of == value for of, value in zip(mapper.primary_key, identity, strict=True)]
-        columns = [mapper.column_attrs[name].columns[0] for name in names]
-        # Locked as the statement that follows will lock it: nobody changes it between the two.
-        looked = select(*columns).select_from(mapper.persist_selectable).where(*where).with_for_update(key_share=True)
-        found = connection.execute(looked).first()
-        self._stored = {} if found is None else dict(zip(names, found, strict=True))
+    def was(self, connection: Connection, *, is_locked: bool) -> Any:
+        """Return the row as the datastore has it, None if it has none.
+
+        Args:
+            is_locked: as the statement that follows will lock it: nobody changes it between the two.
+        """
+        if self._is_known:
+            return self._was
+        state, mapper = self._state, self._state.mapper
+        # A nullable side of a join cannot be locked everywhere.
+        of = mapper.local_table if len(mapper.with_polymorphic_mappers) > 1 else None
+        lock = {"key_share": True, "of": of}
+        self._was = self._shown = self._get(
+            state.identity, with_for_update=lock if is_locked else None, bind_arguments={"bind": connection}
+        )
+        self._is_known = True
+        self._stored = {} if self._was is None else dict(inspect(self._was).dict)
         self._held = {
             name: state.dict[name]
-            for name in self._stored
-            if name in state.dict and not state.attrs[name].history.has_changes()
+            for name in _columns(mapper)
+            if name in state.dict and name in self._stored and not state.attrs[name].history.has_changes()
         }
+        return self._was
 
-    def now(self) -> Any:
-        """Return the row as it is when it has been written: what that left alone is as the datastore has it."""
-        now = self._state.dict
-        left = {name: self._stored[name] for name, held in self._held.items() if now.get(name) is held}
-        return _After(self._row, left) if left else self._row
+    def _get(self, identity: Any, **how: Any) -> Any:
+        """Look at the datastore. Relations are read when they are asked for, whatever the model says of them."""
+        return self._aside.get(self._state.mapper.class_, identity, options=[lazyload("*")], **how)
+
+    def now(self, *, loads_all: bool = False) -> Any:
+        """Return the row as it is when it has been written: what that left alone is as the datastore has it.
+
+        Args:
+            loads_all: at the price of a query relations, too, that the model lets nobody load by the way.
+        """
+        mapper, has = self._state.mapper, self._state.dict
+        values = {name: has[name] for name in _columns(mapper) if name in has}
+        values |= {name: self._stored[name] for name, held in self._held.items() if has.get(name) is held}
+        if self._shown is not None:
+            self._aside.expunge(self._shown)
+            self._is_known = False
+        now = self._get(tuple(mapper.primary_key_from_instance(self._row))) if loads_all else None
+        if now is None:
+            now = _detached(mapper, values)
+            self._aside.add(now)
+        self._shown = now
+        for name, value in values.items():
+            set_committed_value(now, name, value)
+        for relation in mapper.relationships:
+            if relation.key in has and (not _is_to_one(relation) or _fits(relation, values, has[relation.key])):
+                self._give(now, relation)
+        return now
+
+    def _give(self, other: object, relation: RelationshipProperty[Any]) -> None:
+        value: Any = self._state.dict[relation.key]
+        items = list(collection_adapter(value)) if relation.uselist and value is not None else value
+        set_committed_value(other, relation.key, items)
 
 
-class _After:
-    """A row as its UPDATE leaves it. `left`: what it does not touch."""
-
-    def __init__(self, row: object, left: Mapping[str, Any]) -> None:
-        self._row = row
-        self._left = left
-
-    def __getattr__(self, name: str) -> Any:
-        return self._left[name] if name in self._left else getattr(self._row, name)
+def _columns(mapper: Mapper[Any]) -> Iterator[str]:
+    return (attribute.key for attribute in mapper.column_attrs if isinstance(attribute.columns[0], Column))
 
 
-def _is_to_one(mapper: Mapper[Any], name: str) -> bool:
-    relation = mapper.relationships.get(name)
-    return relation is not None and not relation.uselist
+def _detached(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
+    row = mapper.class_manager.new_instance()
+    for name, value in values.items():
+        set_committed_value(row, name, value)
+    make_transient_to_detached(row)
+    return row
+
+
+def _is_to_one(relation: RelationshipProperty[Any]) -> bool:
+    return relation.direction is RelationshipDirection.MANYTOONE
+
+
+def _fits(relation: RelationshipProperty[Any], values: Mapping[str, Any], other: object) -> bool:
+    """Say whether this is what the foreign key names, and not what was there before it was set."""
+    if other is None:
+        return False
+    has = inspect(other).dict
+    for local, remote in relation.local_remote_pairs or ():
+        here = relation.parent.get_property_by_column(local).key
+        there = relation.mapper.get_property_by_column(remote).key
+        if here not in values or there not in has or values[here] != has[there]:
+            return False
+    return True
