@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.cache.world import Process, World
 
-from selaras._cache.vigil import LONG_US
+from selaras._cache.vigil import LONG_US, Holding
+from selaras._core.cache.entry import Intent
 from selaras._core.cache.events import IntentStands
 from selaras._core.cache.opening import open_name
 from selaras._core.jobs.job import NewJob
@@ -92,3 +93,9 @@ async def test_what_is_shown_of_a_key_names_who_writes_it(world: World) -> None:
     assert before.why == "nobody has loaded it, or it was voided or evicted"
     assert after.why == "job a (work, on p) writes tag t, for 12 s"
     assert any(line.startswith("intent     job a (work, on p) writes tag t, for 12 s, fence") for line in lines)
+
+
+@pytest.mark.parametrize(("instance", "who"), [("web", "(on web)"), ("", "(cut off; its commit may still land)")])
+def test_a_scope_without_a_process_is_told_as_what_it_is(instance: str, who: str) -> None:
+    held = Holding(Intent("product:42", 0, "a", 1), instance=instance, is_scope=True)
+    assert held.shown(0) == f"a writing() scope {who} writes product:42"

@@ -174,6 +174,7 @@ class Selaras:
         Args:
             name: its name in the store; by default the function's.
             ttl: how long a value lives; 0: it is not stored; None: no end; `adaptive(min, max)`: as its key's changes say.
+                What is stored keeps the one it was stored with: after a deploy that shortens it, invalidate the family.
                 ttl_none: the same for the value None, but for `adaptive`.
             ignore: parameters that are no part of the key.
             self_key: of a method, what of its object is part of the key: an attribute's name, a function of the object, or None

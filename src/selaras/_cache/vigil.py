@@ -40,7 +40,7 @@ class Holding(Struct, frozen=True):
         """Say it, for people."""
         what = shown_key(self.intent.key)
         if self.is_scope:
-            who = f"a writing() scope (on {self.instance or 'no process now'})"
+            who = f"a writing() scope ({f'on {self.instance}' if self.instance else 'cut off; its commit may still land'})"
         else:
             who = f"job {self.intent.job}"
             who += f" ({self.task}, on {self.instance or 'no worker now'})" if self.task else ""
