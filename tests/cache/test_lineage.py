@@ -66,7 +66,7 @@ async def test_a_read_is_told_with_the_settle_that_made_its_version(world: World
     happenings = await recent(world.store)
 
     (read,) = [one for one in happenings if one.what is What.READ]
-    maker = maker_of(read.key, read.position, happenings)
+    maker = maker_of(read, 0, happenings)
     assert (read.job, read.key, read.tier, read.where) == ("reader", "product:42", "shared", "r")
     assert maker is not None
     assert (maker.job, maker.task, maker.what, maker.where) == ("writer", "reprice", What.STORED, "w")
@@ -85,7 +85,7 @@ async def test_a_value_that_was_loaded_after_a_settle_is_that_settle_s(world: Wo
     happenings = [*lineage.recent, *of_reader.recent]
     reads = [one for one in happenings if one.what is What.READ]
     assert [one.tier for one in reads] == ["loader", "local"]
-    makers = [maker_of(one.key, one.position, happenings) for one in reads]
+    makers = [maker_of(one, 0, happenings) for one in reads]
     assert [(maker.job, maker.what) for maker in makers if maker] == [("second", What.RESOLVED)] * 2
 
 
@@ -125,7 +125,7 @@ async def test_so_many_jobs_a_second_are_watched_and_so_many_reads_of_each_are_n
     assert lineage.watch(sessions[2]) is not None
     watch = Watch()
     for row in range(READS_MOST + 7):
-        watch.saw(f"product:{row}", row, "local")
+        watch.saw(world.slot(row), row, "local")
     assert (len(watch.reads), watch.left_out) == (READS_MOST, 7)
     before = len(lineage.recent)
     for row in range(NOTED_A_SECOND + 20):

@@ -43,8 +43,9 @@ def test_a_value_that_was_there_before_anything_changed_is_not_said_to_be_the_at
 
     text = line("explain", ids_of(line)["look"]).stdout
 
-    assert "shared" in text
-    assert "no change of it was noted" in text
+    (read,) = line.json("explain", ids_of(line)["look"])["reads"]
+    assert (read["tier"], read["position"]) == ("shared", 0)
+    assert "product:42\tshared\t0\tno change of it was noted" in text
 
 
 @everywhere
@@ -60,6 +61,23 @@ def test_a_value_is_explained_by_what_stands_there_and_what_happened_to_it(shell
     assert "intent" not in text.partition("WHEN")[0]
     assert "planted" in text
     assert line.json("cache", "stats")["entries"] == 0, "what is noted for people is no value"
+
+
+@everywhere
+def test_a_job_that_read_what_a_tag_or_a_family_had_voided_is_told_so(shell: Shell, line: Line) -> None:
+    shop = (shell.directory / "shop.py").read_text().replace("ttl=300", 'ttl=300, tags="shelf:{id}"')
+    shell.write("shop.py", shop + LOOK)
+    shell.enqueue("look.call(42)")
+    line.json("cache", "get", "product", "42")
+    assert line("cache", "invalidate", "--tag", "shelf", "42").exit_code == 0
+    shell.work()
+
+    (look,) = line.json("jobs", "list")
+    (read,) = line.json("explain", look["id"])["reads"]
+    text = line("explain", look["id"]).stdout
+
+    assert read["made_by"]["key"] == "tag shelf:42"
+    assert "code outside of jobs, voided with tag shelf:42 at" in text
 
 
 def test_what_runs_in_a_child_process_is_explained_too(shell: Shell, line: Line) -> None:

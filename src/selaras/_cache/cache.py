@@ -334,7 +334,7 @@ class Cache:
             return MISSING
         value = self._taken(slot, entry)
         if session is not None and session.watcher is not None and value is not MISSING:
-            session.watcher.saw(slot.key, entry.position, "local")
+            session.watcher.saw(slot, entry.position, "local")
         return value
 
     async def get(self, slot: Slot, fresh: Level | None = None) -> Any:
@@ -383,7 +383,7 @@ class Cache:
         session = session_here()
         reading = await self._read(slot, fresh, session)
         if session is not None and session.watcher is not None:
-            session.watcher.saw(slot.key, reading.position, reading.tier)
+            session.watcher.saw(slot, reading.position, reading.tier)
         return reading
 
     async def _read(self, slot: Slot, fresh: Level | None, session: Session | None) -> Reading:
@@ -535,17 +535,19 @@ class Cache:
             if value is not MISSING and entry is not None:
                 values[slot.key] = value
                 if session is not None and session.watcher is not None:
-                    session.watcher.saw(slot.key, entry.position, "local")
+                    session.watcher.saw(slot, entry.position, "local")
                 continue
             self._check_not_its_own(slot, session)
             self._families[slot.family.name] = slot.family
             rest.append(slot)
         if rest and self.host is not None:
-            for key, reading in (await self.host.read_many(rest, need)).items():
-                values[key] = reading.value
-                if session is not None and session.watcher is not None:
-                    session.watcher.saw(key, reading.position, reading.tier)
-            rest = [slot for slot in rest if slot.key not in values]
+            found = await self.host.read_many(rest, need)
+            for slot in rest:
+                if (reading := found.get(slot.key)) is not None:
+                    values[slot.key] = reading.value
+                    if session is not None and session.watcher is not None:
+                        session.watcher.saw(slot, reading.position, reading.tier)
+            rest = [slot for slot in rest if slot.key not in found]
         if rest:
             async with session.waiting() if session else nullcontext():
                 rides = await self._flights().ride_many(rest, need, self._join_floor)
@@ -553,7 +555,7 @@ class Cache:
                 slot.family.counts.joined += joined
                 values[slot.key] = (await self._reading(slot, outcome)).value
                 if session is not None and session.watcher is not None:
-                    session.watcher.saw(slot.key, outcome.position, outcome.tier)
+                    session.watcher.saw(slot, outcome.position, outcome.tier)
         return values
 
     # -- the local tier

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from selaras._cache.family import Slot
 from selaras._cache.notes import Notes
 from selaras._cache.session import Session
 from selaras._contracts.clock import Clock
@@ -48,19 +49,24 @@ def page_name(process: str, page: int) -> str:
     return f"lineage/{process}/{page}"
 
 
+def hanging_of(slot: Slot) -> tuple[str, ...]:
+    """Return what a value goes with besides its key, as happenings name it: as far as that is known without the value."""
+    return f"family {slot.family.name}", *(f"tag {tag}" for tag in slot.family.tags_known(slot.arguments))
+
+
 class Watch:
     """What one job reads. `left_out`: reads beyond those noted."""
 
     __slots__ = ("left_out", "reads")
 
     def __init__(self) -> None:
-        self.reads: list[tuple[str, int, str]] = []
+        self.reads: list[tuple[Slot, int | None, str]] = []
         self.left_out = 0
 
-    def saw(self, key: str, position: int | None, tier: str) -> None:
+    def saw(self, slot: Slot, position: int | None, tier: str) -> None:
         """A key was read: at which position (None: straight from the datastore), from which tier."""
         if len(self.reads) < READS_MOST:
-            self.reads.append((key, position or 0, tier))
+            self.reads.append((slot, position, tier))
         else:
             self.left_out += 1
 
@@ -117,7 +123,9 @@ class Lineage:
         session.watcher = watch
         return watch
 
-    def note(self, what: What, key: str, *, job: str = "", task: str = "", position: int = 0) -> Happening | None:
+    def note(
+        self, what: What, key: str, *, job: str = "", task: str = "", position: int | None = None
+    ) -> Happening | None:
         """Note what happened to a key. Returns None if this second has no room for it."""
         if self._noted_left <= 0 and not self._next_second():
             return None
@@ -126,7 +134,7 @@ class Lineage:
         self._add(happening)
         return happening
 
-    def note_here(self, what: What, key: str, *, position: int = 0) -> Happening | None:
+    def note_here(self, what: What, key: str, *, position: int | None = None) -> Happening | None:
         """The same; the job that runs here did it, if one does."""
         if self._noted_left <= 0 and not self._next_second():
             return None
@@ -148,8 +156,10 @@ class Lineage:
     def ended(self, watch: Watch, job: str, task: str) -> None:
         """A watched job has ended: note what it read."""
         now = self._clock.wall_us()
-        for key, position, tier in dict.fromkeys(watch.reads):
-            self._add(Happening(now, What.READ, key, self._where, job, task, position, tier))
+        reads = {(slot.key, position, tier): slot for slot, position, tier in watch.reads}
+        for (key, position, tier), slot in reads.items():
+            hangs_on = hanging_of(slot)
+            self._add(Happening(now, What.READ, key, self._where, job, task, position, tier, hangs_on=hangs_on))
 
     def _next_second(self) -> bool:
         """Begin a new second, if the last is over."""

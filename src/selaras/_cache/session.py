@@ -26,7 +26,7 @@ from selaras._core.positions import Scope
 class Watcher(Protocol):
     """Told of each read of a session."""
 
-    def saw(self, key: str, position: int | None, tier: str) -> None:
+    def saw(self, slot: Slot, position: int | None, tier: str) -> None:
         """A key was read: at which position (None: straight from the datastore), from which tier."""
         ...
 

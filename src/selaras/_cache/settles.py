@@ -71,12 +71,12 @@ class Settles:
         kind = What.RESOLVED if settled.refusal is None else What.REFUSED
         task = session.task or session.kind.name.lower()
         for key in session.own:
-            position = stored.get(key, 0)
-            if position:
+            position = stored.get(key)
+            if position is not None:
                 lineage.note(What.STORED, key, job=settled.job, task=task, position=position)
             else:
                 # From its intent on nothing else was stored there, and that was the key's last event (L3, L4).
-                lineage.note(kind, key, job=settled.job, task=task, position=session.position)
+                lineage.note(kind, key, job=settled.job, task=task, position=session.position or None)
 
     def learned(
         self,

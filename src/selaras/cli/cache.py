@@ -126,10 +126,10 @@ async def show(target: Target, family: str, arguments: Sequence[str], as_json: b
             ("value", value_text(found.value) if stands else ""),
             ("tier", found.tier),
             ("age", _span(found.age_us, "")),
-            ("ttl", _span(found.ttl_us, "no end" if stands else "")),
+            ("ttl", f"{_span(found.ttl_us, 'no end')}: {found.why}" if stands else ""),
             ("expires", _span(found.left_us, "never" if stands else "")),
             ("position", "" if found.position is None else str(found.position)),
-            ("why", found.why),
+            *([] if stands else [("why", found.why)]),
             *([] if host is None else [("host tier", host)]),
         ]
     )

@@ -9,7 +9,9 @@ import click
 
 from selaras._app.operating.lineage import recent
 from selaras._app.operating.survey import find_job
+from selaras._cache.lineage import hanging_of
 from selaras._core.cache.lineage import Happening, What, maker_of
+from selaras._core.routing import partition_of
 from selaras.cli.cache import key_for
 from selaras.cli.exits import Misused, Told
 from selaras.cli.output import instant_json, instant_text, print_facts, print_json, print_table
@@ -47,7 +49,8 @@ async def _explain_job(target: Target, id: str, happenings: Sequence[Happening],
             f"there is no job {id}, and nothing was noted of one: `selaras jobs list` shows those that there are"
         )
     reads = [one for one in own if one.what is What.READ]
-    made = [maker_of(one.key, one.position, happenings) for one in reads]
+    partitions = len(target.store.partitions)
+    made = [maker_of(one, partition_of(one.key, partitions), happenings) for one in reads]
     task = found.job.task if found else own[0].task
     state = found.job.state.value if found else "forgotten"
     if as_json:
@@ -67,7 +70,7 @@ async def _explain_job(target: Target, id: str, happenings: Sequence[Happening],
     print_facts([("job", id), ("task", task), ("state", state)])
     click.echo()
     rows = [
-        (one.key, one.tier, str(one.position or ""), _maker_text(one, maker))
+        (one.key, one.tier, _position_text(one.position), _maker_text(one, maker, partition_of(one.key, partitions)))
         for one, maker in zip(reads, made, strict=True)
     ]
     print_table(("READ", "TIER", "POSITION", "MADE BY"), rows, empty="no read of it was noted")
@@ -80,7 +83,7 @@ async def _explain_job(target: Target, id: str, happenings: Sequence[Happening],
 async def _explain_key(target: Target, words: Sequence[str], happenings: Sequence[Happening], *, as_json: bool) -> None:
     key = key_for(target, words[0], words[1:])
     slot = key.slot
-    concerns = {key.name, f"family {words[0]}", *(f"tag {tag}" for tag in slot.family.tags_known(slot.arguments))}
+    concerns = {key.name, *hanging_of(slot)}
     own = [one for one in happenings if one.key in concerns]
     standing = await target.app.process().cache.window.explain(slot)
     if as_json:
@@ -92,7 +95,7 @@ async def _explain_key(target: Target, words: Sequence[str], happenings: Sequenc
     rows = [
         (
             *(instant_text(one.at_us), _what_text(one, key.name), one.job, one.task),
-            *(str(one.at(slot.partition) or ""), one.tier, one.where),
+            *(_position_text(one.at(slot.partition)), one.tier, one.where),
         )
         for one in own
     ]
@@ -104,19 +107,23 @@ def _what_text(one: Happening, key: str) -> str:
 
 
 def _did(one: Happening) -> tuple[str, str, str, str]:
-    position = "" if len(one.positions) > 1 else str(one.position or "")  # each partition has its own
+    position = "" if len(one.positions) > 1 else _position_text(one.position)  # each partition has its own
     return instant_text(one.at_us), one.what.value, one.key, position
 
 
-def _maker_text(read: Happening, maker: Happening | None) -> str:
+def _position_text(position: int | None) -> str:
+    return "" if position is None else str(position)
+
+
+def _maker_text(read: Happening, maker: Happening | None, partition: int) -> str:
     if read.tier == "put":
         return "this attempt"
-    if read.tier == "loader" and not read.position:
+    if read.tier == "loader" and read.position is None:
         return "the datastore itself"
     if maker is None:
         return "no change of it was noted"
     who = f"job {maker.job} ({maker.task})" if maker.job else "code outside of jobs"
-    return f"{who}, {maker.what.value} at {maker.position}, {instant_text(maker.at_us)}"
+    return f"{who}, {_what_text(maker, read.key)} at {maker.at(partition)}, {instant_text(maker.at_us)}"
 
 
 def _facts(one: Happening, partition: int | None = None) -> dict[str, Any]:
@@ -128,6 +135,6 @@ def _facts(one: Happening, partition: int | None = None) -> dict[str, Any]:
         "process": one.where,
         "job": one.job,
         "task": one.task,
-        "position": (one.position if partition is None else one.at(partition)) or None,
+        "position": one.position if partition is None else one.at(partition),
         "tier": one.tier,
     }

@@ -1,13 +1,14 @@
 """What happened to cached values lately: who planted, resolved, filled and voided them, and what jobs read.
 
-read at position p  <── made by the last of what changed that key at or below p: a settle that stored or resolved, an
-invalidation; what was filled after it is what the datastore held then
+read at position p  <── made by the last of what changed that key, its family or a tag of it at or below p: a settle that stored or
+resolved, an invalidation; what was filled after it is what the datastore held then
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -40,9 +41,10 @@ class Happening(Struct, frozen=True, array_like=True):
         at_us: civil time of the process that saw it: for people, nothing is ordered by it.
         key: or "tag NAME", "family NAME". where: the process.
         job, task: who did it; empty outside of jobs. A `writing()` scope is a job of the task "writing".
-        position: of the log, as far as it is known; 0: it is not.
+        position: of the log; None: it is not known.
         tier: of a read.
         positions: of the logs of all partitions in which a tag or a family was voided, by partition.
+        hangs_on: of a read: "family NAME" and every "tag NAME" that is known without the value.
     """
 
     at_us: int
@@ -51,13 +53,14 @@ class Happening(Struct, frozen=True, array_like=True):
     where: str = ""
     job: str = ""
     task: str = ""
-    position: int = 0
+    position: int | None = None
     tier: str = ""
     positions: dict[int, int] = {}
+    hangs_on: tuple[str, ...] = ()
 
-    def at(self, partition: int) -> int:
+    def at(self, partition: int) -> int | None:
         """Return its position in the log of a partition, as far as it is known."""
-        return self.positions.get(partition, 0) if self.positions else self.position
+        return self.positions.get(partition) if self.positions else self.position
 
 
 class Kept(Struct, frozen=True, array_like=True):
@@ -68,11 +71,19 @@ class Kept(Struct, frozen=True, array_like=True):
     at_us: int
 
 
-def maker_of(key: str, position: int, happenings: Iterable[Happening]) -> Happening | None:
-    """Return what made the version of a key that was true at `position`, as far as it is known."""
-    makers = [one for one in happenings if one.key == key and one.what in CHANGES and 0 < one.position <= position]
+def maker_of(read: Happening, partition: int, happenings: Iterable[Happening]) -> Happening | None:
+    """Return what made the version that was read, as far as it is known. `partition`: the key's."""
+    until = read.at(partition)
+    if until is None:
+        return None
+    names = {read.key, *read.hangs_on}
+    makers = [
+        (at, one.at_us, one)
+        for one in happenings
+        if one.key in names and one.what in CHANGES and (at := one.at(partition)) is not None and at <= until
+    ]
     # A settle resolves what was planted before; of one position the later one counts.
-    return max(makers, key=lambda one: (one.position, one.at_us), default=None)
+    return max(makers, key=itemgetter(0, 1))[2] if makers else None
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
