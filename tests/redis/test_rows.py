@@ -11,14 +11,14 @@ from typing import Final
 import msgspec
 import pytest
 from tests.clock import SECOND, VirtualClock
-from tests.conformance.world import K2, K3, LEASE, A, B, K, World, after, job, put
+from tests.conformance.world import K2, K3, LEASE, A, B, K, Worker, World, after, job, put
 from tests.stores import ForgetfulPartition, clear_servers, make_store
 
 from selaras._contracts.limits import INTENT_GRACE_US, REAP_GRACE_US
 from selaras._core.cache.entry import Miss, Standing
 from selaras._core.cache.opening import open_names
 from selaras._core.errors import StoreUnavailable
-from selaras._core.jobs.job import Edge
+from selaras._core.jobs.job import Claim, Edge
 from selaras._core.jobs.states import JobState
 from selaras._core.positions import Scope
 from selaras._stores.redis import records, scripts
@@ -49,6 +49,13 @@ async def _lose_workers(world: World) -> None:
     world.clock.advance(LEASE + SECOND)
     await world.tend()
     world.clock.advance(REAP_GRACE_US + LEASE)
+
+
+async def _holding_too_many(world: World) -> tuple[Worker, tuple[Claim, ...]]:
+    """Return a worker that holds more attempts than are taken from it at once."""
+    await world.enqueue(*(job(f"job-{number}") for number in range(3 * TAKEN_AT_ONCE // 2)))
+    worker = await world.worker()
+    return worker, await worker.claims(limit=2 * TAKEN_AT_ONCE)
 
 
 async def test_a_job_that_is_cancelled_while_its_parent_elsewhere_runs_is_not_asked_after_any_more(
@@ -354,9 +361,7 @@ async def test_attempts_of_many_lost_workers_are_taken_from_them_in_steps(tmp_pa
 
 async def test_attempts_of_one_lost_worker_are_taken_from_it_in_steps(tmp_path: Path) -> None:
     async with on_server("redis-1", tmp_path) as (world, _):
-        await world.enqueue(*(job(f"job-{number}") for number in range(3 * TAKEN_AT_ONCE // 2)))
-        worker = await world.worker()
-        claims = await worker.claims(limit=2 * TAKEN_AT_ONCE)
+        worker, claims = await _holding_too_many(world)
         await _lose_workers(world)
 
         first = await world.tend()
@@ -374,9 +379,7 @@ async def test_attempts_of_one_lost_worker_are_taken_from_it_in_steps(tmp_path: 
 
 async def test_attempts_of_one_dismissed_worker_are_given_back_in_steps(tmp_path: Path) -> None:
     async with on_server("redis-1", tmp_path) as (world, home):
-        await world.enqueue(*(job(f"job-{number}") for number in range(3 * TAKEN_AT_ONCE // 2)))
-        worker = await world.worker()
-        claims = await worker.claims(limit=2 * TAKEN_AT_ONCE)
+        worker, claims = await _holding_too_many(world)
         await world.home.dismiss("nobody")  # the server has the script
         calls = home.calls("evalsha")
 
@@ -390,9 +393,7 @@ async def test_attempts_of_one_dismissed_worker_are_given_back_in_steps(tmp_path
 
 async def test_a_worker_that_comes_back_in_the_middle_keeps_what_was_not_taken_from_it(tmp_path: Path) -> None:
     async with on_server("redis-1", tmp_path) as (world, _):
-        await world.enqueue(*(job(f"job-{number}") for number in range(3 * TAKEN_AT_ONCE // 2)))
-        worker = await world.worker()
-        claims = await worker.claims(limit=2 * TAKEN_AT_ONCE)
+        worker, claims = await _holding_too_many(world)
         await _lose_workers(world)
         await world.tend()
 
