@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from selaras._app.operating.lineage import recent
+from selaras._app.operating.lineage import concerning, recent
 from selaras._app.operating.survey import find_job
-from selaras._cache.lineage import hanging_of
 from selaras._core.cache.lineage import Happening, What, maker_of
 from selaras._core.routing import partition_of
 from selaras.cli.cache import key_for
@@ -83,8 +82,7 @@ async def _explain_job(target: Target, id: str, happenings: Sequence[Happening],
 async def _explain_key(target: Target, words: Sequence[str], happenings: Sequence[Happening], *, as_json: bool) -> None:
     key = key_for(target, words[0], words[1:])
     slot = key.slot
-    concerns = {key.name, *hanging_of(slot)}
-    own = [one for one in happenings if one.key in concerns]
+    own = concerning(slot, happenings)
     standing = await target.app.process().cache.window.explain(slot)
     if as_json:
         print_json({"key": key.name, "standing": standing, "happened": [_facts(one, slot.partition) for one in own]})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from selaras._app.process.audits import audited
-from selaras._cache.lineage import DIRECTORY, PROCESSES_MOST, page_name
+from selaras._cache.family import Slot
+from selaras._cache.lineage import DIRECTORY, PROCESSES_MOST, hanging_of, page_name
 from selaras._cache.notes import Notes
 from selaras._contracts.store import Store
 from selaras._core.cache.lineage import Happening, directory_of, page_of
@@ -15,6 +17,12 @@ async def recent(store: Store) -> list[Happening]:
     """Return what happened lately, in the order of the processes' civil time."""
     pages = await _pages(store)
     return sorted((one for page in pages for one in page_of(page)), key=lambda one: one.at_us)
+
+
+def concerning(slot: Slot, happenings: Sequence[Happening]) -> list[Happening]:
+    """Return those of a value's own key, its family and its tags."""
+    names = {slot.key, *hanging_of(slot)}
+    return [one for one in happenings if one.key in names]
 
 
 async def noted(store: Store) -> tuple[int, int]:
