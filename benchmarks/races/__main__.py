@@ -24,7 +24,7 @@ from benchmarks.peers.processes import Group, end_all
 from benchmarks.peers.servers import redis_server
 from benchmarks.races.ground import Ground, Tally
 from benchmarks.races.load import Plan
-from benchmarks.races.naive import OnServer
+from benchmarks.races.naive import OnServer, make_shared
 from benchmarks.races.shelf import MEGABYTES, hurt_memcached
 from benchmarks.races.table import print_table
 from selaras._core.proportions import at_most
@@ -111,6 +111,7 @@ def races(
                 f"seed {seed}; {processes} processes with {readers} readers and {writers} writers each, {rows} rows"
             )
             click.echo(f"store {shown}; bounds: 95 %, one-sided, Clopper-Pearson (with 0 seen: the rule of three, 3/n)")
+            make_shared(url)
             counts: dict[str, Count] = {}
             for kind in ("naive", "selaras"):
                 plan = Plan(

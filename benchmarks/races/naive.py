@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from asyncio import Future, StreamReader, StreamWriter
 from collections import deque
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -36,9 +37,14 @@ class InFile:
 
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, timeout=30)
-        self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = normal")
-        self._db.execute("create table if not exists cache (key text primary key, value integer) without rowid")
+
+    @staticmethod
+    def make(path: Path) -> None:
+        """Make the table. A file that others open, too, is refused its write-ahead log, and no patience helps."""
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("pragma journal_mode = wal")
+            db.execute("create table if not exists cache (key text primary key, value integer) without rowid")
 
     async def get(self, key: str) -> int | None:
         """See `Shared`."""
@@ -125,10 +131,20 @@ class OnServer:
                 return
 
 
+def make_shared(url: str) -> None:
+    """Let the cache be there, before the processes are."""
+    if url.startswith("sqlite:///"):
+        InFile.make(_file_beside(url))
+
+
+def _file_beside(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///")).with_name("naive.db")
+
+
 async def open_shared(url: str, prefix: str) -> Shared:
     """Open the cache that a store's URL stands for."""
     if url.startswith("sqlite:///"):
-        return InFile(Path(url.removeprefix("sqlite:///")).with_name("naive.db"))
+        return InFile(_file_beside(url))
     return await OnServer.connect(url, prefix)
 
 
