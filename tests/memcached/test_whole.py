@@ -209,7 +209,7 @@ def test_no_read_is_stale_while_it_is_hurt() -> None:
     )
 
     # Between the two there may be a line more: that the naive half was never stale, in so short a run.
-    assert re.search(r"^memcached of 1 MiB: .*; [1-9][\d,]* reads answered from it$", run.stdout, re.M), (
+    assert re.search(r"^memcached of 1 MiB: .*; [1-9][\d,]* reads answered from it$", run.stdout, re.MULTILINE), (
         run.stdout + run.stderr
     )
     assert "stale 0," in run.stdout.splitlines()[-1]
