@@ -156,13 +156,10 @@ def _later(tail: Cursor, told: list[bytes], since: Cursor, epoch: int) -> News |
     Returns None if one of them was written over.
     """
     last: dict[bytes, int] = {}
-    if len(told) == 2:
-        last[told[1][_CURSOR.size :]] = 1
-    else:
-        for place in range(1, len(told)):
-            name = told[place][_CURSOR.size :]
-            last.pop(name, None)
-            last[name] = place
+    for place in range(1, len(told)):
+        name = told[place][_CURSOR.size :]
+        last.pop(name, None)
+        last[name] = place
     events: list[Event] = []
     ids: list[int] = []
     try:

@@ -182,9 +182,7 @@ class _Meeting(Generic[Item, Result, Shared]):
 
     def set_result(self, told: Any, /) -> None:
         self._answered = True
-        script, after = told, list[Any]()
-        if self._call.after:
-            script, *after = told
+        script, *after = told if self._call.after else (told,)
         if script.__class__ is ReplyError:
             self._begin(self._go_the_long_way(refused=script))
         elif after and any(reply.__class__ is ReplyError for reply in after):
