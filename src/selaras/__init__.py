@@ -24,6 +24,7 @@ from selaras._core.errors import (
     JobFailed as JobFailed,
     LeaseLost as LeaseLost,
     NotEncodable as NotEncodable,
+    NotReplicated as NotReplicated,
     ParentFailed as ParentFailed,
     QueueFull as QueueFull,
     ResultExpired as ResultExpired,

@@ -375,7 +375,7 @@ def test_a_worker_waits_for_a_server_that_starts_after_it(shell: Shell) -> None:
     server = RedisServer()
     try:
         process = worker(shell, SELARAS_URL=server.url)
-        until_said(process, "the store does not answer yet: ")
+        until_said(process, "the worker waits for the store: ")
 
         server.start()
 
@@ -389,7 +389,7 @@ def test_a_worker_waits_for_a_server_that_starts_after_it(shell: Shell) -> None:
 
 def test_a_signal_ends_a_worker_that_waits_for_its_server(shell: Shell) -> None:
     process = worker(shell, SELARAS_URL=RedisServer().url)
-    until_said(process, "the store does not answer yet: ")
+    until_said(process, "the worker waits for the store: ")
 
     process.send_signal(signal.SIGTERM)
 

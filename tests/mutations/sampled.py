@@ -90,6 +90,7 @@ CONCERNED: Final[dict[str, list[list[str]]]] = {
     "selaras._stores.redis.bell": [_EAR, _APP],
     "selaras._stores.redis.caller": [["tests/redis/test_cells.py"], *_VERBS],
     "selaras._stores.redis.cells": [["tests/redis/test_cells.py"], *_VERBS],
+    "selaras._stores.redis.convoy": [["tests/redis/test_replicated.py"], _REDIS],
     "selaras._stores.redis.dialling": [["tests/redis/test_topology.py", "tests/redis/test_wire.py"], _REDIS, _RIGHTS],
     "selaras._stores.redis.ear": [_EAR, _APP],
     "selaras._stores.redis.errors": [["tests/redis/test_errors.py"], _REDIS, _RIGHTS],

@@ -23,7 +23,7 @@ from selaras._app.values.key import BlockingKey, Key
 from selaras._app.values.scoping import Scope
 from selaras._cache.family import Slot
 from selaras._cache.session import SESSION, Mark, Session, SessionKind, session_here
-from selaras._core.errors import ConfigurationError, IdConflict
+from selaras._core.errors import ConfigurationError, IdConflict, NotReplicated
 
 M = TypeVar("M")
 
@@ -130,7 +130,11 @@ class Transaction:
             _log.warning("nobody knows whether the transaction that wrote %s was committed", scope.names())
             scope.abandon()
             return
-        settled = await finish(scope.end(self._session, success=committed))
+        try:
+            settled = await finish(scope.end(self._session, success=committed))
+        except NotReplicated as doubt:
+            _log.warning("the end of a transaction that wrote %s was stored: %s", scope.names(), doubt)
+            return
         if settled is not None and settled.refusal is not None:
             _log.warning("the lease of a transaction that wrote %s ran out before its end", scope.names())
 

@@ -16,6 +16,7 @@ A class exists because a caller does something different about it.
     ├── ResultExpired               the job succeeded, its result is no longer kept
     ├── StaleSource                 the datastore answered below the version that must be seen
     └── StoreUnavailable            the store cannot be reached; nothing was done
+        ├── NotReplicated           it was done, but no replica has it: a failover now would lose it
         ├── StoreRefused            the store does not let us in, or not do it: password, rights
         └── StoreMismatch           the store was made by another version or with other settings
 
@@ -98,6 +99,12 @@ class StaleSource(SelarasError):
 class StoreUnavailable(SelarasError):
     """The store cannot be reached. The same call may be tried again. Nothing was done, unless the message says that it
     was sent and may have been done: a reply that was lost on its way.
+    """
+
+
+class NotReplicated(StoreUnavailable):
+    """It was done, but no replica had it within `replicated_within` (a store with `durability=replicated`): a failover now
+    would lose it. Without one it stands. An enqueue without an `id` that is called again makes a second job.
     """
 
 

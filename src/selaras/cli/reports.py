@@ -231,9 +231,9 @@ def _tell_trouble(event: Reenrolled | LeaseLapsed | SettleRefused | StoreLost | 
             )
         case StoreLost():
             if event.partition < 0:
-                _log.error("the store does not answer yet: %s; trying again", event.error)
+                _log.error("the worker waits for the store: %s; trying again", event.error)
             else:
-                _log.error("the store does not answer (partition %d): %s", event.partition, event.error)
+                _log.error("the worker waits for the store (partition %d): %s", event.partition, event.error)
         case StoreBack():
             if event.partition < 0:
                 _log.info("the store answers after %s", rough_text(event.away_us))

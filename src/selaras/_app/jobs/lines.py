@@ -16,7 +16,7 @@ from selaras._app.process.portal import wait_for
 from selaras._app.process.process import Process
 from selaras._app.process.program import Program
 from selaras._core.durations import Duration, duration_us
-from selaras._core.errors import LeaseLost, SelarasError, StoreUnavailable
+from selaras._core.errors import LeaseLost, NotReplicated, SelarasError, StoreUnavailable
 from selaras._core.jobs.job import JobKind, NewJob, Refusal, Settlement
 from selaras._core.jobs.states import JobEvent, JobState
 from selaras._core.routing import partition_of
@@ -125,7 +125,11 @@ class Lock:
         process = self._program.process()
         end = Settlement(self._job.id, self.fence, JobEvent.SUCCEED)
         # Whoever is cancelled on the way out lets it go all the same.
-        settled = await finish(settle(process, self._holder, partition_of(self.name, process.partitions), end))
+        try:
+            settled = await finish(settle(process, self._holder, partition_of(self.name, process.partitions), end))
+        except NotReplicated as doubt:
+            _log.warning("the lock %r was let go, and after a failover its lease would end it: %s", self.name, doubt)
+            return
         if settled is None or settled.refusal is None or error is not None:
             return
         raise LeaseLost(f"the lock {self.name!r} was lost before it was let go: another may have held it meanwhile")

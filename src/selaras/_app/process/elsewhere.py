@@ -10,7 +10,7 @@ from selaras._app.process.process import Process
 from selaras._app.process.relaying import relay
 from selaras._contracts.limits import EPOCH_SHIFT
 from selaras._contracts.partition import Invalidation
-from selaras._core.errors import StoreUnavailable
+from selaras._core.errors import NotReplicated, StoreUnavailable
 from selaras._core.jobs.job import Refusal, Settled, Settlement
 from selaras._core.positions import News
 from selaras._core.routing import partition_of
@@ -60,6 +60,8 @@ async def tell_elsewhere(process: Process, settlement: Settlement, home: int) ->
 async def settle(process: Process, holder: Holder, home: int, settlement: Settlement) -> Settled | None:
     """End a scope or lock. Returns None if the store does not answer: then it is no longer named, and so ended (P18).
 
+    Raises NotReplicated: it was ended, and is not asked for once more, which would be refused.
+
     In a forked child nothing is done: it is its parent's to end.
     """
     if not holder.is_here:
@@ -84,6 +86,8 @@ async def _settle(process: Process, holder: Holder, home: int, settlement: Settl
                 await tell_elsewhere(process, settlement, home)
             sent_ns = process.clock.instant_ns()
             reply = await process.store.partitions[home].settle(holder.instance.id, [settlement], process.since(home))
+        except NotReplicated:
+            raise
         except StoreUnavailable as error:
             may_be_done = True
             if number + 1 == _TRIES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 
 from selaras._app.process.elsewhere import settle
 from selaras._app.process.holding import Holder
@@ -14,7 +15,7 @@ from selaras._cache.session import Session
 from selaras._contracts.partition import Grant, Owner
 from selaras._core.cache.lineage import What
 from selaras._core.cache.opening import Opening, open_names, shown_keys
-from selaras._core.errors import LeaseLost, StoreUnavailable
+from selaras._core.errors import LeaseLost, NotReplicated, StoreUnavailable
 from selaras._core.jobs.job import JobKind, NewJob, Settled, Settlement
 from selaras._core.jobs.states import JobEvent
 from selaras._core.routing import partition_of
@@ -75,7 +76,7 @@ class Scope:
         try:
             await self._plant(key for key in self.own if partition_of(key, process.partitions) != self.home)
         except BaseException as error:
-            ending = own_task(settle(process, self._holder, self.home, self._failed(grant.fence)))
+            ending = own_task(self._give_up(self._holder, grant.fence))
             if isinstance(error, Exception):  # who was cancelled is not kept waiting
                 await asyncio.shield(ending)
             raise
@@ -110,15 +111,17 @@ class Scope:
         try:
             grant = await asking
             if grant.fence:
-                await settle(self._process, holder, self.home, self._failed(grant.fence))
+                await self._give_up(holder, grant.fence)
         except StoreUnavailable:
             pass  # whoever entered has met it, too
         finally:
             holder.abandon(self.home, self._job.id)
 
-    def _failed(self, fence: int) -> Settlement:
+    async def _give_up(self, holder: Holder, fence: int) -> None:
         job = self._job
-        return Settlement(job.id, fence, JobEvent.FAIL, writes=job.writes, serves=job.serves)
+        failed = Settlement(job.id, fence, JobEvent.FAIL, writes=job.writes, serves=job.serves)
+        with suppress(NotReplicated):  # whoever entered is told of what kept him out
+            await settle(self._process, holder, self.home, failed)
 
     async def _plant(self, several: Iterable[str]) -> None:
         process, there = self._process, dict[int, list[str]]()
@@ -145,7 +148,10 @@ class Scope:
     # -- its end
 
     async def end(self, session: Session, *, success: bool, unsure: bool = False) -> Settled | None:
-        """Settle it with what its session holds. Returns None if the store does not answer: then its lease ends it."""
+        """Settle it with what its session holds. Returns None if the store does not answer: then its lease ends it.
+
+        Raises NotReplicated: it was settled.
+        """
         process, owner = self._process, self.owner
         session.close()
         effects = session.effects(success=success)

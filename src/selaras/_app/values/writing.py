@@ -13,7 +13,7 @@ from selaras._app.values.scoping import Scope
 from selaras._cache.family import Slot
 from selaras._cache.session import SESSION, Session, SessionKind, session_here
 from selaras._core.cache.opening import Opening
-from selaras._core.errors import LeaseLost, SelarasError, StoreUnavailable
+from selaras._core.errors import LeaseLost, NotReplicated, SelarasError, StoreUnavailable
 
 
 class Writing:
@@ -80,7 +80,12 @@ class Writing:
         SESSION.set(self._session.parent)
         # Cancelled from outside, it may have left a commit that is still on its way (P18).
         unsure = error is not None and not isinstance(error, Exception)
-        settled = await finish(self._scope.end(self._session, success=error is None, unsure=unsure))
+        try:
+            settled = await finish(self._scope.end(self._session, success=error is None, unsure=unsure))
+        except NotReplicated:
+            if error is None:
+                raise
+            return
         if error is not None:
             return
         if settled is None:

@@ -20,6 +20,7 @@ from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._core.jobs.retry import Backoff
 from selaras._stores.endings import at_end_of_loop
 from selaras._stores.redis.address import Endpoint, Names, RedisAddress
+from selaras._stores.redis.convoy import Convoy
 from selaras._stores.redis.dialling import ask_once, dial, tls_doubt
 from selaras._stores.redis.errors import RIGHTS_PAGE, Meaning, Passing, meaning_of, told
 from selaras._stores.redis.rights import QUESTION, QUESTION_SHA, calls, lacking, too_old, vital
@@ -167,6 +168,7 @@ class Lines:
         self.beside: set[Wire] = set()
         # What waits for replicas holds up all that comes behind it on its connection: it has one of its own.
         self._slow_wires: list[Wire | None] = [None] * common.partitions
+        self._convoys = dict[Wire, Convoy]()
         self._nodes: dict[tuple[Endpoint, bool], Node] = {}
         self._greetings: dict[tuple[int, bool], Task[Wire]] = {}
         self._discovery: Task[None] | None = None
@@ -189,9 +191,19 @@ class Lines:
                     raise
                 await patience.again(self.common.entropy, error)
 
-    async def reach_at(self, endpoint: Endpoint, patience: Patience) -> Wire:
+    async def reach_at(self, endpoint: Endpoint, patience: Patience, *, slow: bool) -> Wire:
         """Return a connection to a server that another one sent us to, this once (ASK)."""
-        return await self._node(endpoint, slow=False).connected(patience)
+        return await self._node(endpoint, slow=slow).connected(patience)
+
+    def convoy(self, wire: Wire) -> Convoy:
+        """Return what those who wait for replicas over a connection share."""
+        convoy = self._convoys.get(wire)
+        if convoy is None:
+            address = self.common.address
+            convoy = Convoy(wire, address.replicas_ms, address.account.silence_s)
+            if wire.open:
+                self._convoys[wire] = convoy
+        return convoy
 
     def node_of(self, wire: Wire) -> Node | None:
         """Return whose connection it is."""
@@ -303,6 +315,7 @@ class Lines:
             node.wire = None
             self.common.topology.doubt(node.endpoint)
         self._unused(wire)
+        self._convoys.pop(wire, None)
         self.beside.discard(wire)
 
     def _unused(self, wire: Wire) -> None:

@@ -21,8 +21,9 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from selaras._core.errors import StoreMismatch, StoreRefused, StoreUnavailable
+from selaras._core.errors import NotReplicated, StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Endpoint
+from selaras._stores.redis.convoy import Convoy
 from selaras._stores.redis.errors import FINAL, Loading, Meaning, Passing, is_mistyped, meaning_of, told
 from selaras._stores.redis.lines import ASKING, Command, Common, Lines, Patience, Script
 from selaras._stores.redis.topology import Sentinels, redirection
@@ -44,6 +45,10 @@ DURABLE: Final = frozenset({"enqueue", "settle", "turn"})
 """Verbs that accept jobs or end attempts. Where the store is to be replicated, their reply comes when a replica has what
 they wrote, dependents that the same step released included.
 """
+
+
+WAITS_MOST: Final = 2
+"""For so many waits for replicas a durable call may have to wait: the one under way when it comes, and its own."""
 
 
 def unheard() -> None:
@@ -170,6 +175,7 @@ class Link:
             on_repeat: told when a reply was lost, and the call is about to be sent again.
 
         Raises:
+            NotReplicated: it was done.
             StoreUnavailable: nothing was done, or the text says that it may have been.
         """
         wire, lost, refused = self.lines().wires[index], False, None
@@ -218,8 +224,6 @@ class Link:
         `lost`: it was sent before, and its reply was lost. `refused`: it was sent before, and this was the reply.
         """
         waits = self._replicas_ms > 0 and self._waits(script, replicated)
-        if waits:
-            after = (*after, ("WAIT", 1, self._replicas_ms))
         commands = [pack(*words) for words in before]
         commands.append(self.common.packed(index, script, args))
         commands += [pack(*words) for words in after]
@@ -228,16 +232,17 @@ class Link:
             repeats=repeats,
             place=len(before),
             script=script,
-            slow=waits,
+            waits=waits,
             on_repeat=on_repeat,
         )
         if lost:
             batch.lost()
         if refused is not None:
             batch.refused(refused)
-        replies = await batch.run(Patience(URGENT_S if urgent else self._patience_s, urgent=urgent))
+        within_s = self.within_s(urgent=urgent) + (WAITS_MOST * self._replicas_ms / 1_000 if waits else 0)
+        replies = await batch.run(Patience(within_s, urgent=urgent))
         if waits:
-            self._check_replicas(replies.pop(), index, script.name)
+            self._check_replicas(batch.replicas, index, script.name)
         return replies[: len(before)], replies[len(before)], replies[len(before) + 1 :]
 
     async def pipeline(self, index: int, commands: Sequence[Command], *, urgent: bool = False) -> list[Any]:
@@ -265,7 +270,7 @@ class Link:
     def _check_replicas(self, reached: Any, index: int, name: str) -> None:
         if isinstance(reached, int) and reached >= 1:
             return
-        raise StoreUnavailable(
+        raise NotReplicated(
             f"{self.common.doing(index, name)} was done at {self.common.where(index)}, but no replica had it within "
             f"{self._replicas_ms} ms (durability=replicated): a failover now would lose it"
         )
@@ -274,7 +279,12 @@ class Link:
 class _Batch:
     """Commands to one partition that go together, until each has its reply.
 
-    `place`: where the script stands among them, -1: there is none. `slow`: the last one waits for replicas.
+    Args:
+        place: where the script stands among them, -1: there is none.
+        waits: for replicas, when the script was done.
+
+    Attributes:
+        replicas: what the server answered about them.
     """
 
     def __init__(
@@ -287,9 +297,10 @@ class _Batch:
         repeats: bool,
         place: int = -1,
         script: Script | None = None,
-        slow: bool = False,
+        waits: bool = False,
         on_repeat: Callable[[], None] = unheard,
     ) -> None:
+        self.replicas: Any = None
         self._common = link.common
         self._lines = link.lines()
         self._index = index
@@ -298,7 +309,7 @@ class _Batch:
         self._repeats = repeats
         self._place = place
         self._script = script
-        self._slow = slow
+        self._waits = waits
         self._on_repeat = on_repeat
         self._lost = False
         self._replies: list[Any] = [None] * len(commands)
@@ -342,9 +353,13 @@ class _Batch:
         while self._todo:
             wire, endpoint = await self._reach(patience)
             await wire.room()
-            packed, wanted, places, loads = self._packed(wire)
+            convoy = self._lines.convoy(wire) if self._waits and self._place in self._todo else None
+            packed, wanted, places, loads = self._packed(wire, convoy)
             try:
-                replies = await wire.send(packed, wanted, max(patience.left_s, 0.001))
+                if convoy is None:
+                    replies = await wire.send(packed, wanted, max(patience.left_s, 0.001))
+                else:
+                    replies, self.replicas = await convoy.send(packed, wanted, patience.left_s)
             except WireLost as error:
                 if error.sent and self._place in self._todo:
                     if not self._repeats:
@@ -365,12 +380,12 @@ class _Batch:
 
     async def _reach(self, patience: Patience) -> tuple[Wire, Endpoint]:
         if self._asks is not None:
-            return await self._lines.reach_at(self._asks, patience), self._asks
-        wire = await self._lines.reach(self._index, patience, slow=self._slow)
+            return await self._lines.reach_at(self._asks, patience, slow=self._waits), self._asks
+        wire = await self._lines.reach(self._index, patience, slow=self._waits)
         node = self._lines.node_of(wire)
         return wire, node.endpoint if node is not None else Endpoint("?")
 
-    def _packed(self, wire: Wire) -> tuple[bytes, int, list[int], list[str]]:
+    def _packed(self, wire: Wire, convoy: Convoy | None) -> tuple[bytes, int, list[int], list[str]]:
         """Return what is to be sent, how many replies will come, where among them are those to what was asked, and the
         scripts that it loads.
 
@@ -379,9 +394,13 @@ class _Batch:
         parts: list[bytes] = []
         places: list[int] = []
         loads: list[str] = []
-        if self._loads and self._script is not None and self._script.sha not in wire.loading:
-            parts.append(pack("SCRIPT", "LOAD", self._script.text))
-            loads.append(self._script.sha)
+        script = self._script
+        if script is not None and convoy is not None and script.sha not in convoy.loaded:
+            self._loads = True
+            convoy.loaded.add(script.sha)
+        if script is not None and self._loads and script.sha not in wire.loading:
+            parts.append(pack("SCRIPT", "LOAD", script.text))
+            loads.append(script.sha)
             wire.loading.update(loads)
         for item in self._todo:
             if self._asks is not None:
@@ -427,9 +446,5 @@ class _Batch:
                     refusal = StoreUnavailable(f"{endpoint} answered {str(reply)!r} ({doing}); nothing was done")
         if self._place in again:  # what stands behind the script goes behind it again
             again.update(item for item in self._todo if item > self._place)
-        elif self._slow and (waiting := len(self._commands) - 1) in again:
-            # Elsewhere, or over another connection, it would vouch for nothing: it is about what was written over its own.
-            again.discard(waiting)
-            refusal = refusal if again else None
         self._todo = [item for item in self._todo if item in again]
         return refusal
