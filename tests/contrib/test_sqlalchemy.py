@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, ForeignKey, Table, create_engine, event, select, text, update
+from sqlalchemy import Column, Connection, ForeignKey, Table, create_engine, event, select, text, update
 from sqlalchemy.dialects import registry
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship, scoped_session, sessionmaker
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+    object_session,
+    relationship,
+    scoped_session,
+    sessionmaker,
+)
 from tests.contrib.alchemy import Base, Category, Product, Shop
 from tests.contrib.conftest import Victim, until
 
@@ -224,6 +233,44 @@ def test_a_function_of_a_collection_is_asked_what_was_in_it_and_what_is(tmp_path
         session.delete(item)
         session.commit()
         assert asked == [[3]]
+    engine.dispose()
+
+
+class _Crate(_Goods):
+    __tablename__ = "crate"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    parts: Mapped[list[_Part]] = relationship(back_populates="crate", cascade="all, delete-orphan")
+    untold: Mapped[list[_Part]] = relationship(lazy="raise", viewonly=True)
+
+
+class _Part(_Goods):
+    __tablename__ = "part"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    crate_id: Mapped[int] = mapped_column(ForeignKey("crate.id"))
+    crate: Mapped[_Crate] = relationship(back_populates="parts")
+
+
+@pytest.mark.parametrize(("level", "asked"), [("AUTOCOMMIT", "parts"), ("SERIALIZABLE", "untold")])
+def test_rows_of_a_collection_stay_with_their_session(tmp_path: Path, level: Any, asked: str) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'goods.db'}", isolation_level=level)
+    _Goods.metadata.create_all(engine)
+    app, maker = Selaras(f"sqlite:///{tmp_path / 'store.db'}"), sessionmaker(engine)
+
+    @app.cached(ttl="1h")
+    def crate_of(part: int) -> int | None:
+        with Session(engine) as session:
+            return session.scalar(select(_Part.crate_id).where(_Part.id == part))
+
+    bind(app, maker, {_Part: crate_of, _Crate: lambda crate: [crate_of.key(part.id) for part in getattr(crate, asked)]})
+    with app, maker() as session:
+        session.add_all([_Crate(id=1, name="from", parts=[part := _Part(id=1)]), to := _Crate(id=2, name="to")])
+        session.commit()
+        assert crate_of(1) == 1
+        to.parts.append(part)
+        session.commit()
+        assert object_session(part) is session
+        assert crate_of(1) == 2
     engine.dispose()
 
 
@@ -536,6 +583,38 @@ def test_in_autocommit_intents_stand_before_each_statement(tmp_path: Path) -> No
     assert seen == [(True, False), (True, True)]
     assert (shop.price.key(1).get("strict"), shop.price.key(2).get("strict")) == (11, 22)
     shop.close()
+
+
+def test_a_savepoint_that_sqlite_commits_by_its_release_is_told_before(shop: Shop) -> None:
+    """Its driver begins no transaction for it, unless it is told to as SQLAlchemy's documentation says."""
+    assert shop.price(1) == 10
+    with shop.session() as session:
+        with session.begin_nested():
+            session.get_one(Product, 1).price = 11
+        assert stands(shop, 1)
+        session.rollback()
+    assert not stands(shop, 1)
+    with shop.plain() as other:
+        assert shop.price(1) == other.get_one(Product, 1).price
+
+
+def test_a_program_that_begins_sqlites_transactions_itself_is_not_in_autocommit(shop: Shop) -> None:
+    @event.listens_for(shop.engine, "connect")
+    def _(connection: Any, _: object) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(shop.engine, "begin")
+    def _(connection: Connection) -> None:
+        connection.exec_driver_sql("begin")
+
+    shop.engine.dispose()
+    assert shop.price(1) == 10
+    with shop.session() as session:
+        with session.begin_nested():
+            session.get_one(Product, 1).price = 11
+        assert not stands(shop, 1)
+        session.rollback()
+    assert shop.price(1) == 10
 
 
 def test_without_a_store_nothing_is_committed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,8 +90,11 @@ class Transaction:
         """A savepoint is rolled back: its jobs and puts are dropped."""
         self._session.back_to(mark)
 
-    async def plant(self) -> None:
+    async def plant(self, *, jobs: bool = True) -> None:
         """Plant intents on all that was added, and let its jobs wait in the store. Call it again after more were.
+
+        Args:
+            jobs: False leaves them here, where the end of a savepoint can drop them.
 
         Raises:
             StoreUnavailable, LeaseLost, IdConflict: do not commit. `settle(False)` puts back what was done.
@@ -107,10 +110,11 @@ class Transaction:
             await scope.begin()
             self._scope = scope
             session.since_ns, session.home, session.position = scope.since_ns, scope.home, scope.position
-            children = session.owns(scope.owner, scope.instance)
         else:
             await self._scope.plant(slots)
-            children = session.release()
+        if not jobs:
+            return
+        children = session.owns(self._scope.owner, self._scope.instance)
         for placed in await admit_under(self._program.process(), children, self._scope.owner):
             if placed.refusal is not None:
                 raise IdConflict(f"job {placed.id!r} is there already, of another task or with other arguments")

@@ -184,6 +184,7 @@ class _Open:
         self.is_flushing = False  # whose statements are those of rows
         self.connected = False
         self.autocommits = False
+        self.releases_commit = False  # those of savepoints
         self.sent: set[Connection] = set()  # connections whose COMMIT has gone and was not refused
         self.rolled_back = False
         self.ended = False
@@ -220,6 +221,9 @@ class _Open:
             )
             self.bulk = ""
         _run(self.transaction.plant)
+
+    def plant_keys(self) -> None:
+        _run(lambda: self.transaction.plant(jobs=False))
 
     def commit_goes(self, connection: Connection) -> None:
         self.plant()
@@ -263,6 +267,8 @@ def _watch(engine: Engine) -> None:
         return
     _ENGINES.add(engine)
     event.listen(engine, "before_execute", _executes)
+    event.listen(engine, "savepoint", _savepoint_begins)
+    event.listen(engine, "release_savepoint", _savepoint_goes)
     event.listen(engine, "commit", _commit_goes)
     event.listen(engine, "prepare_twophase", _prepare_goes)
     event.listen(engine, "commit_twophase", _commit_twophase_goes)
@@ -275,6 +281,19 @@ def _executes(connection: Connection, statement: object, *_: object) -> None:
         return
     if not (one.ended or one.is_flushing or one.bulk) and (said := one.unsaid(statement)):
         one.wrote, one.bulk = True, said
+
+
+def _savepoint_begins(connection: Connection, name: str | None) -> None:
+    """Where SQLite's driver leaves BEGIN to the first write, a savepoint before it is the transaction: RELEASE commits."""
+    del name
+    if connection.dialect.name == "sqlite" and (one := _CONNECTED.get(connection)) is not None:
+        one.releases_commit = one.releases_commit or not _is_begun(connection)
+
+
+def _savepoint_goes(connection: Connection, name: str, context: object) -> None:
+    del name, context
+    if (one := _CONNECTED.get(connection)) is not None and one.releases_commit:
+        one.plant_keys()
 
 
 def _commit_goes(connection: Connection) -> None:
@@ -306,12 +325,17 @@ def _autocommits(connection: Connection) -> bool:
     if level is not None:
         return bool(level == "AUTOCOMMIT")
     driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":  # whose driver may have been told to leave BEGIN to the program
+        return driver.isolation_level is None and not _is_begun(connection)
     try:
         return bool(connection.dialect.detect_autocommit_setting(driver))
     except (AttributeError, NotImplementedError):  # an older SQLAlchemy, or a dialect that cannot say
-        if connection.dialect.name == "sqlite":
-            return driver.isolation_level is None
         return connection.get_isolation_level() == "AUTOCOMMIT"
+
+
+def _is_begun(connection: Connection) -> bool:
+    """Say whether SQLite has a transaction open."""
+    return getattr(connection.connection.driver_connection, "in_transaction", False)
 
 
 def _only_reads(state: ORMExecuteState) -> bool:
@@ -401,8 +425,10 @@ class _Hooks:
         if mapper is not None and any(issubclass(mapper.class_, model) for model in self._models):
             verb = "insert" if state.is_insert else "update" if state.is_update else "delete"
             one.bulk = f"{verb}({mapper.class_.__name__})"
-        if one.named and _autocommits(state.session.connection(bind_arguments=dict(state.bind_arguments))):
-            one.plant()
+        if one.named:
+            state.session.connection(bind_arguments=dict(state.bind_arguments))  # which tells if it autocommits
+            if one.autocommits:
+                one.plant()
 
     def _commits(self, session: Session) -> None:
         """Here a refusal leaves the session as it was; what other hooks add to it meanwhile is planted as COMMIT goes."""
@@ -550,6 +576,13 @@ class _Aside(Session):
             return bind
         return self._beside.connection(bind_arguments={"mapper": mapper, "clause": arguments.get("clause")})
 
+    def let_go(self, row: object) -> None:
+        """Take this one out, and not what hangs on it: the rows of its collections may be those of the other session."""
+        state: InstanceState[Any] = inspect(row)
+        for relation in state.mapper.relationships:
+            state.dict.pop(relation.key, None)
+        self.expunge(row)
+
 
 class _Row:
     """A row that is being flushed, as the datastore has it and as the flush leaves it.
@@ -623,7 +656,7 @@ class _Row:
         values = {name: has[name] for name in _columns(mapper) if name in has}
         values |= {name: self._stored[name] for name, held in self._held.items() if has.get(name) is held}
         if self._shown is not None:
-            self._aside.expunge(self._shown)
+            self._aside.let_go(self._shown)
             self._is_known = False
         now = self._get(tuple(mapper.primary_key_from_instance(self._row))) if loads_all else None
         if now is None:
