@@ -75,6 +75,16 @@ def test_new_deleted_and_derived_rows(shop: Shop) -> None:
     assert (shop.price(3), shop.price(2), shop.listed(7)) == (30, None, [1, 3])
 
 
+@pytest.mark.parametrize("model", [Product, Special])
+def test_a_new_object_over_a_row_that_is_there(shop: Shop, model: type[Product]) -> None:
+    assert (shop.price(1), shop.listed(7), shop.listed(8)) == (10, [1, 2], [])
+
+    with transaction.atomic():
+        model(pk=1, price=11, category=8).save()
+
+    assert (shop.price(1), shop.listed(7), shop.listed(8)) == (11, [2], [1])
+
+
 def test_a_rollback_drops_jobs_and_never_asked_the_store(shop: Shop) -> None:
     assert shop.price(1) == 10
     position = shop.app.aio.process().since(0).position

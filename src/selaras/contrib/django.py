@@ -144,12 +144,11 @@ class _Hooks:
     ) -> None:
         slots: list[Any] = []
         if instance.pk is not None:
-            for keys in self._keys(sender):
+            for model, keys in self._keys(sender):
                 if keys.by_identity:
                     slots += keys.of_identity([instance.pk])
                     continue
-                is_new = instance._state.adding  # noqa: SLF001 - a documented name, as `_base_manager` is
-                was = None if is_new else _stored(sender, instance, using)
+                was = _stored(sender, instance, using, as_a=model)  # of a new object, too: its row may be there
                 slots += keys.of(instance)
                 if was is not None:
                     slots += keys.of(was)
@@ -158,19 +157,19 @@ class _Hooks:
         self.here(connections[using]).writes(instance, slots)
 
     def _after_save(self, sender: type[Model], instance: Model, using: str, **_: object) -> None:
-        slots = [slot for keys in self._keys(sender) for slot in _of(keys, instance)]
+        slots = [slot for _, keys in self._keys(sender) for slot in _of(keys, instance)]
         self.here(connections[using]).wrote(instance, slots)
 
     def _before_delete(self, sender: type[Model], instance: Model, using: str, **_: object) -> None:
         slots: list[Any] = []
-        for keys in self._keys(sender):
+        for model, keys in self._keys(sender):
             slots += _of(keys, instance)
-            if not keys.by_identity and (was := _stored(sender, instance, using)) is not None:
+            if not keys.by_identity and (was := _stored(sender, instance, using, as_a=model)) is not None:
                 slots += keys.of(was)
         self.here(connections[using]).writes(instance, slots)
 
-    def _keys(self, sender: type[Model]) -> Iterator[Keys]:
-        return (keys for model, keys in self._models.items() if issubclass(sender, model))
+    def _keys(self, sender: type[Model]) -> Iterator[tuple[type[Model], Keys]]:
+        return ((model, keys) for model, keys in self._models.items() if issubclass(sender, model))
 
 
 _HOOKS: Final[dict[Program, _Hooks]] = {}
@@ -186,13 +185,21 @@ def _of(keys: Keys, row: Model) -> Places:
     return keys.of_identity([row.pk]) if keys.by_identity else keys.of(row)
 
 
-def _stored(model: type[Model], row: Model, using: str) -> Model | None:
-    """Return the row as the database has it, locked as the statement that follows will lock it."""
+def _stored(sender: type[Model], row: Model, using: str, *, as_a: type[Model]) -> Model | None:
+    """Return the row as the database has it, locked as the statement that follows will lock it.
+
+    One that is there only as a row of a parent is returned as that, if it is one of `as_a`.
+    """
     connection = connections[using]
-    rows = model._base_manager.using(using).filter(pk=row.pk)  # noqa: SLF001
-    if connection.features.has_select_for_update and not connection.get_autocommit():
-        rows = rows.select_for_update(no_key=connection.features.has_select_for_no_key_update)
-    return next(iter(rows), None)  # `first` would limit it, and Oracle locks nothing that is limited
+    for model in (sender, *sender._meta.get_parent_list()):  # noqa: SLF001 - documented names
+        if issubclass(model, as_a):
+            rows = model._base_manager.using(using).filter(pk=row.pk)  # noqa: SLF001
+            if connection.features.has_select_for_update and not connection.get_autocommit():
+                rows = rows.select_for_update(no_key=connection.features.has_select_for_no_key_update)
+            # `first` would limit it, and Oracle locks nothing that is limited.
+            if (found := next(iter(rows), None)) is not None:
+                return found
+    return None
 
 
 def _with(row: Model, changed: Model, names: Collection[str]) -> Model:
