@@ -81,6 +81,14 @@ async def test_the_rights_of_an_odd_prefix_are_those_of_no_other() -> None:
             await Selaras(f"{url}?prefix=axb1").process().open()
 
 
+async def test_the_rights_of_a_prefix_with_white_space_are_ones_that_a_server_takes() -> None:
+    with RedisServer() as server:
+        url = server.add_user("app", "pw", *rule("a b\n\0c", "single").split(" "))
+        await all_there_is_to_do(f"{url}?prefix=a%20b%0A%00c")
+        with pytest.raises(StoreRefused):
+            await Selaras(f"{url}?prefix=a%20bc").process().open()
+
+
 @pytest.mark.parametrize("missing", ["+mget", "+set", "+client|setname"])
 async def test_a_right_of_the_cache_that_is_missing_costs_the_cache_only(missing: str) -> None:
     with RedisServer() as server:

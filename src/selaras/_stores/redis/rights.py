@@ -25,6 +25,8 @@ _REPLICATED: Final = ("wait",)
 _CALL: Final = re.compile(r"\b(?:p?call|call_many)\(([^,)]*)")
 _QUOTED: Final = re.compile(r"'([A-Z]{3,})'")
 _GLOB: Final = re.compile(r"[*?\[\]\\^]")
+_UNSPEAKABLE: Final = re.compile(r"[\s\0]", re.ASCII)
+"""What a server takes in no pattern of a rule."""
 
 CHANNELS: Final = frozenset({"publish", "spublish", "subscribe", "ssubscribe"})
 """Commands whose first argument is a channel."""
@@ -125,4 +127,5 @@ def commands_in(text: str) -> set[str]:
 def rule(prefix: str, shape: Shape, *, replicated: bool = False) -> str:
     """Return the rules of a user that may do what the store does under a prefix, and nothing else."""
     named = _GLOB.sub(r"\\\g<0>", prefix)  # else it would stand for other prefixes, too
+    named = _UNSPEAKABLE.sub("?", named)  # whatever one character stands there
     return " ".join((f"~{named}:*", f"&{named}:*", *(f"+{word}" for word in commands(shape, replicated=replicated))))
