@@ -293,6 +293,29 @@ async def test_br_058_a_loader_that_died_with_its_process_holds_nobody_up_for_lo
     dying.cancel()
 
 
+async def test_whoever_has_read_one_value_waits_for_others_as_long_as_their_loads_take(world: World) -> None:
+    a, b, c = await world.process("a"), await world.process("b"), await world.process("c")
+    held = world.data.hold()
+    slow = begin(a.get(1))
+    await held.done.wait()
+    await world.pass_time(8, step=0.25)
+    held.release()
+    assert await slow == 0
+
+    world.like(load_us=0)  # as the processes b and c know it
+    assert await b.tier(1) == "shared"
+    held = world.data.hold()
+    slow = begin(b.get(2))
+    await held.done.wait()
+    waiting = begin(c.get(2))
+    await world.pass_time(8, step=0.25)
+    assert (waiting.done(), world.data.loads) == (False, 2)
+
+    held.release()
+    await world.pass_time(1, step=0.25)
+    assert (await slow, await waiting, world.data.loads) == (0, 0, 2)
+
+
 async def test_br_058_a_loaders_error_goes_to_those_who_wait_and_is_not_cached(world: World) -> None:
     a, b = await world.process("a"), await world.process("b")
     world.data.error = RuntimeError("the datastore says no")

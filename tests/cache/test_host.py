@@ -47,6 +47,21 @@ async def test_what_one_process_loaded_another_one_has_without_asking_the_store(
     assert await b.tier() == "local"
 
 
+async def test_an_entry_says_how_long_loads_take(world: World) -> None:
+    a, b = await two(world)
+    held = world.data.hold()
+    slow = begin(a.get())
+    await held.done.wait()
+    await world.pass_time(8, step=0.25)
+    held.release()
+    await slow
+
+    world.like(load_us=0)  # as the process b knows it
+    await b.catch_up()
+    assert await b.tier() == "host"
+    assert world.family.load_us > 7_000_000
+
+
 async def test_what_the_shared_tier_had_is_left_for_the_others(world: World, shelf: FakeShelf) -> None:
     a, b = await two(world)
     await a.get()

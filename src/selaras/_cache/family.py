@@ -156,6 +156,10 @@ class Family:
         """Note how long a load took: longer ones count at once, shorter ones slowly."""
         self.load_us = max(us, 1, self.load_us * 9 // 10)
 
+    def heard(self, load_us: int) -> None:
+        """Note how long loads took in another process: it counts until there is one here."""
+        self.load_us = self.load_us or load_us
+
     def ttl_of(self, value: Any) -> int | None:
         """Return how long this value may be kept; None: no end; 0: not at all. What `adaptive` says stands above it."""
         return self.ttl_none_us if value is None else self.ttl_us

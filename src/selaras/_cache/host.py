@@ -281,6 +281,7 @@ class HostTier:
         """Keep it in the local tier. Returns whether its time has come to be loaded anew."""
         family, note, now = slot.family, note_of(hosted.note), self._instant()
         left_us = (hosted.until_ns - now) // 1_000 if hosted.until_ns else None
+        family.heard(note.load_us)
         early_us = family.early_us(note.load_us, self._storable.chance()) if left_us is not None else 0
         is_early = left_us is not None and left_us <= early_us
         if family.adaptive is not None:

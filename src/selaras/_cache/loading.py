@@ -368,6 +368,7 @@ class Loading:
             flight.distrust = entry.stamp
             flight.repairs += 1
             return False
+        family.heard(note.load_us)
         if left_us is not None and is_over:
             if flight.renews != entry.stamp:
                 flight.renews = entry.stamp
