@@ -177,6 +177,16 @@ async def test_tls_to_a_port_without_it_is_doubted(redis_server: RedisServer) ->
             await app.job("x").info()
 
 
+async def test_a_server_that_stands_still_is_not_to_be_started(any_binary: Binary) -> None:
+    with RedisServer(any_binary) as server:
+        server.pause()
+        [finding] = await examine(server.url_for(query="socket_connect_timeout=0.3"))
+        server.resume()
+
+    assert "takes connections, and does not answer: it said nothing for 0.3 s" in finding.found
+    assert finding.remedy.startswith("see what keeps it: a process that was stopped, a long command")
+
+
 async def test_leftovers_and_neighbours_are_named(redis_server: RedisServer) -> None:
     redis_server.call("HSET", "selaras:{selaras.7}:meta", "ledger", "x")
     redis_server.call("HSET", "shop:{shop.0}:meta", "ledger", "x")

@@ -100,6 +100,25 @@ async def test_no_store_is_made_where_a_full_server_would_throw_jobs_away(caplog
             assert after.epoch > before.epoch
 
 
+async def test_a_policy_is_warned_of_once_whatever_each_connection_was_told(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        async with opened(redis_server.url) as store:
+            redis_server.call("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+
+            async def look() -> None:
+                await store.partitions[0].events_since(START)
+
+            for _ in range(3):
+                await asyncio.to_thread(lambda: asyncio.run(look()))  # over a connection that knows the policy
+                redis_server.call("FLUSHALL")
+                await look()  # over one that was made before
+            assert len(caplog.messages) == 1
+    finally:
+        redis_server.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
 async def test_a_store_of_another_format_is_left_alone(redis_server: RedisServer) -> None:
     async with opened(redis_server.url):
         redis_server.call("HSET", "selaras:{selaras.0}:meta", "format", 99)

@@ -250,6 +250,11 @@ async def test_who_may_not_listen_is_told_so_once(redis_server: RedisServer) -> 
         with pytest.raises(StoreRefused, match=r"does not allow subscriptions: NOPERM.*docs/redis.md"):
             await there.rang()
         assert not await there.rang(0.05)
+        refused = there.ear.refused
+        async with asyncio.timeout(5):
+            while there.ear.refused is refused:
+                await asyncio.sleep(0.01)
+        assert not await there.rang(0.05), "refused once more, for the same reason"
 
         redis_server.call("ACL", "SETUSER", "deaf", "&selaras:*")
         await there.until_told((0, UNKNOWN))  # it asks again by itself

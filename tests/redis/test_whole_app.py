@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from urllib.parse import quote
 
 import pytest
@@ -27,6 +28,25 @@ async def test_all_there_is_to_do_is_done(redis_server: RedisServer, query: str)
     assert isinstance(keys, list)
     assert len(keys) > 20
     assert {str(key)[: len(stem)] for key in keys} == {stem}
+
+
+async def test_an_idle_worker_hears_that_everything_was_forgotten() -> None:
+    """Its bell was forgotten, too: it slept on until its next heartbeat, and whoever waited was told that there was none."""
+
+    async def echo(number: int) -> int:
+        return number
+
+    with RedisServer() as server:
+        app, client = Selaras(server.url), Selaras(server.url)
+        app.task(echo)
+        sent = client.task(echo)
+        async with client, working(app):
+            assert await (await sent.enqueue(1)).result(timeout=10) == 1
+            await asyncio.sleep(0.3)
+            server.call("FLUSHALL")
+            begun = perf_counter()
+            assert await (await sent.enqueue(2)).result(timeout=10) == 2
+            assert perf_counter() - begun < 2
 
 
 async def test_a_full_server_lets_what_runs_end_and_goes_on_when_there_is_room() -> None:

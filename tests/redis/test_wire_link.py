@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import traceback
 
 import pytest
@@ -13,6 +14,8 @@ from tests.redis.proxy import Proxy
 from tests.redis.servers import Cluster, RedisServer, Sentinels, until
 
 from selaras import StoreMismatch, StoreRefused, StoreUnavailable
+from selaras._stores.redis.address import Endpoint, redis_address
+from selaras._stores.redis.dialling import dial
 from selaras._stores.redis.errors import Loading, Passing
 from selaras._stores.redis.lines import Greeting
 from selaras._stores.redis.rights import rule
@@ -293,6 +296,40 @@ async def test_tls_with_an_authority_of_ones_own_and_a_certificate_of_ours(certi
             await World(
                 f"rediss://127.0.0.1:{server.port}?ssl_ca_certs={certificates.authority.certificate}"
             ).link.open()
+
+
+async def test_a_server_that_let_us_in_is_not_asked_whether_it_speaks_tls() -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as listener:
+        endpoint = Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1])
+        account = redis_address(f"redis://{endpoint}").account
+        with pytest.raises(StoreUnavailable, match=r"closed the connection at once.*does it speak TLS\?"):
+            await dial(endpoint, account)
+        with pytest.raises(StoreUnavailable, match=r"closed the connection at once \([^;]*\)$"):
+            await dial(endpoint, account, let_in={endpoint})
+
+
+async def test_whoever_gives_up_first_is_told_that_tls_may_be_the_matter() -> None:
+    """A reader's patience ended before the attempt did, and the reader was told that the server is slow."""
+    with socket.create_server(("127.0.0.1", 0)) as says_nothing:
+        there = World(f"rediss://127.0.0.1:{says_nothing.getsockname()[1]}?socket_timeout=0.3")
+        with pytest.raises(StoreUnavailable, match="connecting takes long; does it speak TLS at that port"):
+            await there.count()
+        await there.link.close()
+
+
+async def test_a_server_that_loses_all_that_is_made_there_is_told_from_one_that_sends_us_around(
+    redis_server: RedisServer,
+) -> None:
+    gone = Lua("gone", "return redis.error_reply('SELARASGONE it is')")
+    async with world(redis_server.url_for(query="socket_timeout=0.5")) as there:
+        with pytest.raises(
+            StoreUnavailable, match=r"loses keys .* see its maxmemory-policy \('gone'\); nothing was done"
+        ):
+            await there.link.call(0, gone, [])
 
 
 async def _counted(there: World) -> int | None:

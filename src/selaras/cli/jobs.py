@@ -240,7 +240,7 @@ def _report(done: Sequence[dict[str, Any]], *, as_json: bool, nothing: str) -> N
 
 def _unknown(target: Target, id: str) -> Told:
     return Told(
-        f"no job {id!r} in {target.store.url}: it was never enqueued there, was purged, or its retention is over"
+        f"no job {id!r} in {target.store.url}: it was never enqueued there, was purged, its retention is over, or the store has lost it"
     )
 
 

@@ -328,4 +328,6 @@ def _likely(process: Process, id: str, home: int) -> list[Partition]:
 
 
 def _unknown(id: str) -> UnknownJob:
-    return UnknownJob(f"no job {id!r} is known: it was never enqueued, was deleted, or its retention is over")
+    return UnknownJob(
+        f"no job {id!r} is known: it was never enqueued, was deleted, its retention is over, or the store has lost it"
+    )

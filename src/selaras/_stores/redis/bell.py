@@ -30,15 +30,16 @@ class RedisBell:
         self._attend = attend
         self._refused = refused
         self._forget = forget
-        self._told: StoreUnavailable | None = None
+        self._told = ""
         self._waiters = Waiters(partitions)
 
     async def wait(self, timeout: float) -> frozenset[int]:
-        """See `Bell`. Raises StoreUnavailable, once: the server does not let us listen."""
+        """See `Bell`. Raises StoreUnavailable, once for each reason: the server does not let us listen."""
         self._attend()
         refused = self._refused()
-        if refused is not self._told:
-            self._told = refused
+        told = "" if refused is None else str(refused)
+        if told != self._told:
+            self._told = told
             if refused is not None:
                 raise refused
         return await self._waiters.wait(timeout)

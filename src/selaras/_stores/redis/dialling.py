@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import lru_cache
 from typing import Any
 
 from selaras._core.errors import StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint
-from selaras._stores.redis.errors import Meaning, meaning_of, told
+from selaras._stores.redis.errors import Meaning, Silent, meaning_of, told
 from selaras._stores.redis.wire import QUIET_S, ReplyError, Wire, WireLost, pack
 
 
@@ -23,14 +23,20 @@ async def dial(
     on_lost: Callable[[Wire], None] | None = None,
     on_push: Callable[[Any], None] | None = None,
     waits_s: float = 0.0,
+    let_in: set[Endpoint] | None = None,
 ) -> Wire:
-    """Connect, and be let in. `waits_s`: so long may the server itself wait before it answers, for its replicas.
+    """Connect, and be let in.
+
+    Args:
+        waits_s: so long may the server itself wait before it answers, for its replicas.
+        let_in: servers that have let this account in: whether those speak TLS is no question. This one becomes one of them.
 
     Raises:
         StoreUnavailable: nobody answers there, or not yet.
         StoreRefused: it does not let us in.
     """
     loop = asyncio.get_running_loop()
+    known = set[Endpoint]() if let_in is None else let_in
     wire = Wire(
         loop,
         silence_s=account.silence_s + waits_s,
@@ -42,16 +48,24 @@ async def dial(
         async with asyncio.timeout(account.connect_s):
             await _connect(loop, wire, endpoint, account)
             await _enter(wire, endpoint, account)
+            known.add(endpoint)
             wire.on_push = on_push  # from here on: an error until now answers something
     except TimeoutError:
+        is_there = wire.open
         wire.abort("it took too long")
+        if is_there:
+            raise Silent(
+                f"{endpoint} takes connections, and does not answer: it said nothing for {account.connect_s:g} s"
+            ) from None
         raise StoreUnavailable(
-            f"{endpoint} does not answer: no connection within {account.connect_s:g} s{tls_doubt(account)}"
+            f"{endpoint} does not answer: no connection within {account.connect_s:g} s{tls_doubt(endpoint, account, known)}"
         ) from None
     except ssl.SSLError as error:
         raise StoreUnavailable(f"{endpoint}: no TLS connection: {error}") from error
     except WireLost as error:
-        raise StoreUnavailable(f"{endpoint} closed the connection at once ({error}){_hint(account)}") from error
+        raise StoreUnavailable(
+            f"{endpoint} closed the connection at once ({error}){'' if endpoint in known else _hint(account)}"
+        ) from error
     except OSError as error:
         raise StoreUnavailable(f"{endpoint} cannot be reached: {_reason(error)}") from error
     except BaseException:
@@ -117,9 +131,11 @@ async def _enter(wire: Wire, endpoint: Endpoint, account: Account) -> None:
             raise told(reply, meaning_of(reply), where=str(endpoint), doing=command[0])
 
 
-def tls_doubt(account: Account) -> str:
-    """Return what to look at if a server that should speak TLS says nothing."""
-    return "; does it speak TLS at that port? If not, the URL begins with redis://" if account.secure else ""
+def tls_doubt(endpoint: Endpoint, account: Account, let_in: Container[Endpoint]) -> str:
+    """Return what to look at if a server that should speak TLS says nothing; see `dial`."""
+    if endpoint in let_in or not account.secure:
+        return ""
+    return "; does it speak TLS at that port? If not, the URL begins with redis://"
 
 
 def _hint(account: Account) -> str:

@@ -7,7 +7,7 @@
 Laws:
     - What is pushed is a hint. It may be lost, and whenever it may have been (a connection made anew), every bell
       rings for the partitions it is about and their logs are said to have grown: somebody looks, and hears it from the
-      store.
+      store. A new epoch is said, too: the store has forgotten whose bells it is to ring.
     - What a process has done itself it hears of, too, and mostly from the reply first: so a log's news is passed on when
       those who wait for a reply of this turn of the loop have had it, and its events are read by whoever needs them.
     - It lives on one loop, the first that needs it; when that one is closed, on the next that does.
@@ -144,7 +144,11 @@ class Ear:
     def heard(self, partition: int, name: str, said: bytes) -> None:
         """Pass on what was said on a channel."""
         if name == "news":
-            self._tell(partition, *_news_of(said))
+            position, read = _news_of(said)
+            if position == UNKNOWN:
+                self.may_have_missed(partition)
+            else:
+                self._tell(partition, position, read)
         elif (bell := self._bells.get(name.removeprefix("bell:"))) is not None:
             bell.ring_for(partition)
 
@@ -319,8 +323,10 @@ class _Earpiece:
     @classmethod
     async def make(cls, hearing: _Hearing, endpoint: Endpoint) -> _Earpiece:
         piece = cls(hearing, endpoint)
-        account = hearing.ear.common.address.account
-        piece.wire = await dial(endpoint, account, on_push=piece.pushed, on_lost=piece.lost)
+        common = hearing.ear.common
+        piece.wire = await dial(
+            endpoint, common.address.account, let_in=common.let_in, on_push=piece.pushed, on_lost=piece.lost
+        )
         hearing.lines.beside.add(piece.wire)
         piece._pings = hearing.loop.create_task(piece.ping())
         return piece

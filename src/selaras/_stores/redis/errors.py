@@ -24,8 +24,12 @@ class Passing(StoreUnavailable):
     """Somebody is there, and what came between passes by itself: a connection that was cut, a master that is being replaced."""
 
 
+class Silent(StoreUnavailable):
+    """Somebody takes connections there, and says nothing."""
+
+
 # The store tells them apart; to a program, and in its logs, they are what is documented.
-for _kind in (Loading, Passing):
+for _kind in (Loading, Passing, Silent):
     _kind.__module__, _kind.__name__ = StoreUnavailable.__module__, StoreUnavailable.__name__
     _kind.__qualname__ = StoreUnavailable.__qualname__
 

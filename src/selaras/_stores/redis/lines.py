@@ -81,6 +81,9 @@ class Common:
     Args:
         greet: run before a partition is used over a new connection. Raises StoreUnavailable or StoreMismatch.
         on_moved: told when a partition is found on another server; from any loop.
+
+    Attributes:
+        let_in: the servers that have let us in.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Common:
         self.entropy = entropy
         self.greet = greet
         self.on_moved = on_moved
+        self.let_in = set[Endpoint]()
         self._prefixes: dict[tuple[str, int, int], bytes] = {}
 
     def packed(self, index: int, script: Script, args: Command) -> bytes:
@@ -250,7 +254,12 @@ class Lines:
         if greeting is None:
             greeting = self._greetings[index, slow] = self.loop.create_task(self._greet(index, patience, slow=slow))
             greeting.add_done_callback(lambda done: self._greetings_ended(done, (index, slow)))
-        return await _shared(greeting, patience, f"{self.common.where(index)} is slow to answer")
+        return await _shared(greeting, patience, lambda: self._slow(index, slow=slow))
+
+    def _slow(self, index: int, *, slow: bool) -> str:
+        endpoint = self.common.topology.place(index)
+        node = self._nodes.get((endpoint, slow)) if endpoint is not None else None
+        return node.slow() if node is not None else f"{self.common.where(index)} is slow to answer"
 
     def _greetings_ended(self, task: Task[Wire], place: tuple[int, bool]) -> None:
         self._greetings.pop(place, None)
@@ -374,8 +383,16 @@ class Node:
                 raise _again(self._error)
             self._attempt = self._lines.loop.create_task(self._connect())
             self._attempt.add_done_callback(self._attempted)
-        doubt = tls_doubt(self._lines.common.address.account)
-        return await _shared(self._attempt, patience, f"{self.endpoint}: connecting takes long{doubt}")
+        return await _shared(self._attempt, patience, self.slow)
+
+    def slow(self) -> str:
+        """Say that it takes longer than somebody could wait, and why that may be."""
+        if self.wire is not None and self.wire.open:
+            return f"{self.endpoint} is slow to answer"
+        common = self._lines.common
+        return (
+            f"{self.endpoint}: connecting takes long{tls_doubt(self.endpoint, common.address.account, common.let_in)}"
+        )
 
     def _attempted(self, attempt: Task[Wire]) -> None:
         self._attempt = None
@@ -391,10 +408,11 @@ class Node:
         self._lines.common.topology.doubt(self.endpoint)
 
     async def _connect(self) -> Wire:
-        account = self._lines.common.address.account
+        common = self._lines.common
         wire = await dial(
             self.endpoint,
-            account,
+            common.address.account,
+            let_in=common.let_in,
             on_quiet=self._look_again,
             on_lost=lambda wire: self._lines.lost(self, wire),
             waits_s=self._waits_s,
@@ -517,11 +535,11 @@ class _Greeting:
             raise Passing(f"{self._node.endpoint}: {error}") from error
 
 
-async def _shared(task: Task[Wire], patience: Patience, slow: str) -> Wire:
-    """Wait for what others wait for, too: nobody's end ends it."""
+async def _shared(task: Task[Wire], patience: Patience, slow: Callable[[], str]) -> Wire:
+    """Wait for what others wait for, too: nobody's end ends it. `slow`: says what takes so long."""
     await asyncio.wait((task,), timeout=max(patience.left_s, 0))
     if not task.done():
-        raise StoreUnavailable(slow)
+        raise StoreUnavailable(slow())
     if task.cancelled():
         raise StoreUnavailable("the store was closed")
     if (error := task.exception()) is not None:

@@ -315,6 +315,7 @@ class _Batch:
         self._replies: list[Any] = [None] * len(commands)
         self._todo = list(range(len(commands)))
         self._loads = False
+        self._gone = False  # when it was sent last
         self._asks: Endpoint | None = None
 
     def lost(self) -> None:
@@ -373,7 +374,12 @@ class _Batch:
             refusal = self._judge(wire, endpoint, answers)
             if refusal is not None or patience.tries >= AT_ONCE_MOST:
                 doing = self._common.doing(self._index, self._name)
-                circles = StoreUnavailable(f"{endpoint} sends us in circles ({doing})")
+                why = (
+                    "loses keys of the store as soon as they are made: see its maxmemory-policy"
+                    if self._gone
+                    else "sends us in circles"
+                )
+                circles = StoreUnavailable(f"{endpoint} {why} ({doing}); nothing was done")
                 await patience.again(self._common.entropy, refusal or circles)
             patience.tries += 1
         return self._replies
@@ -413,6 +419,7 @@ class _Batch:
     def _judge(self, wire: Wire, endpoint: Endpoint, answers: list[Any]) -> StoreUnavailable | None:
         """Keep what was answered, and see what the rest needs. Returns what must be waited for, if anything."""
         index, again = self._index, set[int]()
+        self._gone = False
         refusal: StoreUnavailable | None = None
         for item, reply in zip(self._todo, answers, strict=True):
             self._replies[item] = reply
@@ -436,6 +443,7 @@ class _Batch:
                 case Meaning.UNLOADED:
                     self._loads = True
                 case Meaning.GONE:
+                    self._gone = True
                     self._lines.forget(index)
                 case Meaning.MISTYPED:
                     self._broke_off(reply)

@@ -58,7 +58,7 @@ class RedisStore:
         self._chance = chance
         self._now_us: Callable[[], int] | None = server_time.wall_us if server_time is not None else None
         self._epochs = [NEVER] * partitions
-        self._eviction = ""  # as the server said when it was greeted last
+        self._warned = set[str]()  # of these eviction policies
         names = Names(address.prefix)
         topology = topology_of(address, names, partitions)
         common = Common(address, names, topology, partitions, chance, self._greet)
@@ -119,14 +119,14 @@ class RedisStore:
                 "prefix or namespace"
             )
         self._epochs[index] = max(self._epochs[index], epoch)
-        if loses_jobs and greeting.eviction != self._eviction:
+        if loses_jobs and greeting.eviction not in self._warned:
+            self._warned.add(greeting.eviction)
             _log.warning(
                 "%s: its maxmemory-policy is %s: when it is full, the server throws jobs away; set noeviction, or "
                 "volatile-lru",
                 self.url,
                 greeting.eviction,
             )
-        self._eviction = greeting.eviction
 
 
 def _partitions(count: int) -> str:

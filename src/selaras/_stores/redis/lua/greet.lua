@@ -82,10 +82,14 @@ if not ledger and not is_new then -- it was written over: what it said is reckon
     damage('the ledger')
 end
 M.sharded = sharded
-if kept[3] ~= run or M.epoch < seen then
+local is_anew = kept[3] ~= run or M.epoch < seen
+if is_anew then
     log_begin_epoch(math.max(M.epoch, seen) + 1)
     call('HSET', K.meta, 'run', run, 'epoch', M.epoch)
     cells_forget()
+end
+if is_new or is_anew then
+    publish('news', '') -- whose bells were forgotten comes and sees
 end
 if not has_marks then
     cells_lose_marks()
