@@ -274,9 +274,9 @@ async def test_a_cluster_is_looked_at_node_by_node() -> None:
         )
 
 
-async def test_a_server_of_another_kind_is_called_what_it_is_and_nothing_else_is_advised() -> None:
+async def test_a_server_of_another_kind_is_called_what_it_is_and_nothing_else_is_advised(any_binary: Binary) -> None:
     """Keys of other partitions are no leftovers, where a cluster is looked at as one server."""
-    with Cluster(masters=1, replicas=0) as cluster, Sentinels() as sentinels:
+    with Cluster(any_binary, masters=1, replicas=0) as cluster, Sentinels(any_binary) as sentinels:
         async with Selaras(cluster.url):
             pass
         host, port = cluster.masters[0].address

@@ -505,8 +505,8 @@ async def test_a_master_that_is_killed_is_replaced_by_its_replica_under_load() -
             assert len(failed) <= 16
 
 
-async def test_a_server_of_another_kind_is_called_what_it_is() -> None:
-    with Sentinels() as sentinels:
+async def test_a_server_of_another_kind_is_called_what_it_is(any_binary: Binary) -> None:
+    with Sentinels(any_binary) as sentinels:
         sentinel, master = sentinels.sentinels[0].address, sentinels.master.address
         for url, said in (
             (f"redis://{sentinel[0]}:{sentinel[1]}", r"is a sentinel: say so, redis\+sentinel://"),

@@ -21,7 +21,7 @@ from selaras._core.errors import SelarasError, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial
 from selaras._stores.redis.errors import RIGHTS_PAGE, Silent, meaning_of, told
-from selaras._stores.redis.rights import QUESTION, calls, commands, lacking, rule, too_old
+from selaras._stores.redis.rights import QUESTION, calls, commands, is_sentinel, lacking, rule, too_old
 from selaras._stores.redis.scripts import LEDGER
 from selaras._stores.redis.topology import Topology, topology_of
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, Word, pack
@@ -124,7 +124,7 @@ def _of_another_kind(facts: _Facts | None, where: str, address: RedisAddress) ->
     """Return that the URL takes a server for what it is not: nothing else that is found there would mean what it says."""
     if facts is None:
         return None
-    if facts.text("redis_mode") == "sentinel":
+    if is_sentinel(facts.server):
         return wrong(
             "server", where, "a sentinel", f"say redis+sentinel://{where}/SERVICE, with the name of what it watches"
         )

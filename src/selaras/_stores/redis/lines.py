@@ -23,7 +23,7 @@ from selaras._stores.redis.address import Endpoint, Names, RedisAddress
 from selaras._stores.redis.convoy import Convoy
 from selaras._stores.redis.dialling import ask_once, dial, tls_doubt
 from selaras._stores.redis.errors import RIGHTS_PAGE, Meaning, Passing, meaning_of, told
-from selaras._stores.redis.rights import QUESTION, QUESTION_SHA, calls, lacking, too_old, vital
+from selaras._stores.redis.rights import QUESTION, QUESTION_SHA, calls, is_sentinel, lacking, too_old, vital
 from selaras._stores.redis.topology import Topology, redirection
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, Word, pack, rest, tail
 
@@ -419,7 +419,7 @@ class Node:
         )
         try:
             info = _info(*[await self._ask(wire, "INFO", of) for of in ("SERVER", "REPLICATION", "MEMORY")])
-            if info.get("redis_mode") == "sentinel":
+            if is_sentinel(info):
                 raise StoreRefused(
                     f"{self.endpoint} is a sentinel: say so, redis+sentinel://{self.endpoint}/SERVICE, with the name of what it watches"
                 )

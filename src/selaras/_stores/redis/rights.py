@@ -6,7 +6,7 @@ ACL SETUSER app on >password ~PREFIX:* &PREFIX:* +evalsha +script|load ...
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from typing import Final
@@ -60,6 +60,11 @@ QUESTION_SHA: Final = sha1(QUESTION.encode(), usedforsecurity=False).hexdigest()
 def too_old(version: str) -> bool:
     """Whether a server that calls itself `redis_version` so cannot run the scripts."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST
+
+
+def is_sentinel(info: Mapping[str, str]) -> bool:
+    """Whether a server that says so of itself is one; Valkey has another name for that field."""
+    return "sentinel" in (info.get("redis_mode"), info.get("server_mode"))
 
 
 @cache
