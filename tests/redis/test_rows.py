@@ -196,6 +196,25 @@ KEYS: Final = sorted({key for verb in scripts.verbs() for key in scripts.script(
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["retyped", "lost"])
+async def test_when_version_floors_are_lost_nothing_is_stored_until_the_latest_datastore_must_have_caught_up(
+    tmp_path: Path, lost: bool
+) -> None:
+    async with on_server("redis-1", tmp_path) as (world, home):
+        await world.cache(K2)
+        await world.invalidate(versions=((K, 7),))
+        home.retype("floors", lost=lost)
+        _greet_anew(world)
+
+        assert not await world.fill(await world.miss(K), put(K, b"v6"))
+        assert await world.value(K2) is not None
+        await world.pass_time(INTENT_GRACE_US)
+
+        assert await world.fill(await world.miss(K), put(K, b"v7"))
+        _greet_anew(world)
+        assert await world.fill(await world.miss("another"), put("another", b"v1"))
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["retyped", "lost"])
 @pytest.mark.parametrize("key", KEYS)
 async def test_a_key_that_somebody_has_written_over_is_mended_by_whoever_meets_it(
     tmp_path: Path, key: str, lost: bool
@@ -225,6 +244,8 @@ async def test_a_key_that_somebody_has_written_over_is_mended_by_whoever_meets_i
         await world.tend()
 
         assert await world.value(K) is None
+        if key == "floors":  # nothing is stored for so long
+            await world.pass_time(INTENT_GRACE_US)
         token = await world.miss(K)
         assert await world.fill(token, put(K, b"v2"))
         assert await world.value(K) == b"v2"

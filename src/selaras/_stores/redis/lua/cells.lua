@@ -201,6 +201,16 @@ local function cells_void(key)
     if touched then intents:set(key, here) end
 end
 
+-- Close a key, tag or family to fills until then (P13).
+local function cells_close(key, until_us)
+    local floor = floors:get(key) or {false, 0}
+    floor[2] = math.max(floor[2], until_us)
+    floors:set(key, floor)
+    if key:sub(1, 1) == OPENING and key ~= OPENING then
+        cells_close(OPENING, until_us) -- under no name at all stands until when any is closed: most fills ask no further
+    end
+end
+
 -- Raise version floors, and close keys to fills for a while (P13).
 local function cells_set_floors(versions, closes)
     for _, pair in ipairs(versions) do
@@ -209,17 +219,7 @@ local function cells_set_floors(versions, closes)
         floor[2] = math.max(floor[2], NOW) -- from here on it counts how long it stands
         floors:set(pair[1], floor)
     end
-    local function close(key, until_us)
-        local floor = floors:get(key) or {false, 0}
-        floor[2] = math.max(floor[2], until_us)
-        floors:set(key, floor)
-    end
-    for _, pair in ipairs(closes) do
-        close(pair[1], NOW + pair[2])
-        if pair[1]:sub(1, 1) == OPENING then
-            close(OPENING, NOW + pair[2]) -- under no name at all stands until when any is closed: most fills ask no further
-        end
-    end
+    for _, pair in ipairs(closes) do cells_close(pair[1], NOW + pair[2]) end
 end
 
 -- Void names, set floors, close fills.
@@ -505,8 +505,11 @@ local function cells_list_again()
 end
 
 -- Let the keys be there; what was lost with them is told by the others, as far as it can be.
-local function cells_create()
-    for _, key in ipairs({K.entries, K.tokens, K.floors}) do let_hash_be(key) end
+local function cells_create(is_new)
+    for _, key in ipairs({K.entries, K.tokens}) do let_hash_be(key) end
+    if not let_hash_be(K.floors) and not is_new then
+        cells_close(EVERYTHING, NOW + LIMIT.INTENT_GRACE_US) -- by then the latest datastore has what they kept from being stored
+    end
     local are_listed = let_set_be(K.owners, 0)
     are_listed = let_set_be(K.falls, 0) and are_listed
     local do_stand = let_hash_be(K.intents)

@@ -11,7 +11,8 @@ local is_any_closed = any and any[2] > NOW
 
 -- Says whether a tag or family of a value is closed to fills.
 local function is_borne_closed(family, tags)
-    local closed = floors:get(open_name(SCOPE.FAMILY, family))
+    local all, closed = floors:get(EVERYTHING), floors:get(open_name(SCOPE.FAMILY, family))
+    if all and all[2] > NOW then return true end
     for i = 0, #tags do
         if i > 0 then closed = floors:get(open_name(SCOPE.TAG, tags[i])) end
         if closed and closed[2] > NOW then return true end

@@ -42,7 +42,7 @@ if not told[1] then
     log_create()
 end
 local has_marks = let_set_be(K.marks, 0) or is_new
-cells_create()
+cells_create(is_new)
 for _, key in ipairs({
     K.jobs, K.dyn, K.queues, K.turns, K.lines, K.directory, K.holders, K.counts, K.left, K.edges, K.pages, K.accepted,
 }) do

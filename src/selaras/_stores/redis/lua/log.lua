@@ -50,6 +50,7 @@ local OPENING = '\31'
 local function open_name(scope, name)
     return string.format('%s%d:%d:', OPENING, M.index, scope) .. name
 end
+local EVERYTHING = OPENING .. '*' -- closed to fills, it closes all
 
 -- Void a key, or the tag or family that it opens.
 local function log_void(key)
