@@ -12,10 +12,10 @@ import pytest
 from tests.clock import SECOND, VirtualClock
 
 from selaras import Selaras, StoreUnavailable
-from selaras._app.process.housekeeping import EVERY_S, SPREAD
+from selaras._app.process.housekeeping import EVERY_S, MORE_S, ROUNDS, SPREAD
 from selaras._app.process.process import Process
 from selaras._contracts.limits import ORPHAN_US
-from selaras._contracts.partition import Owner
+from selaras._contracts.partition import Owner, Tended
 from selaras._core.positions import START
 from selaras._stores.memory import MemoryStore
 
@@ -89,6 +89,29 @@ async def test_what_is_much_is_done_in_several_rounds_at_once(clock: VirtualCloc
         await pass_a_round(clock)
 
         assert {(await job.info()).state for job in jobs} == {"expired"}
+
+
+async def test_what_is_more_than_rounds_at_once_can_do_goes_on_soon(clock: VirtualClock) -> None:
+    app = Selaras("memory://")
+    async with opened(app, clock) as process:
+        rounds = 0
+        here: Any = process.store.partitions[0]
+
+        async def never_done(limit: int) -> Tended:
+            nonlocal rounds
+            rounds += 1
+            return Tended(again=rounds < 3 * ROUNDS)
+
+        here.tend = never_done
+        await pass_a_round(clock)
+        assert rounds == ROUNDS
+        for _ in range(2):
+            clock.advance(round(MORE_S * SECOND))
+            await idle()
+        assert rounds == 3 * ROUNDS
+        clock.advance(round(MORE_S * SECOND))
+        await idle()
+        assert rounds == 3 * ROUNDS
 
 
 async def test_where_a_worker_runs_it_keeps_house(clock: VirtualClock) -> None:

@@ -98,10 +98,10 @@ async def test_a_partition_is_a_file(folder: Path, clock: VirtualClock) -> None:
 # -- epochs
 
 
-async def fill(partition: SqlitePartition, key: str) -> None:
+async def fill(partition: SqlitePartition, key: str, expires_in_us: int = 0) -> None:
     look = (await partition.read([ReadRequest(key, "", SECOND)], START)).looks[0]
     assert isinstance(look, Miss)
-    await partition.fill([Fill(Put(key, b"v", 1), look.token)], START)
+    await partition.fill([Fill(Put(key, b"v", 1, expires_in_us), look.token)], START)
     assert isinstance((await partition.read([ReadRequest(key)], START)).looks[0], Hit)
 
 
@@ -457,3 +457,17 @@ async def test_the_log_is_copied_though_few_rows_of_large_values_are_in_it(
             await asyncio.sleep(0.01)
             size = path.stat().st_size
         assert size > 4 << 20
+
+
+async def test_values_whose_time_is_over_leave_the_file_however_many_they_are(
+    folder: Path, clock: VirtualClock
+) -> None:
+    async with opened(folder / "s.db", clock) as partition:
+        for number in range(5):
+            await fill(partition, f"k{number}", expires_in_us=SECOND)
+        await fill(partition, "lives on")
+        clock.advance(2 * SECOND)
+
+        assert [(await partition.tend(2)).again for _ in range(3)] == [True, True, False]
+    with closing(sqlite3.connect(folder / "s.db")) as con:
+        assert con.execute("SELECT key FROM entries").fetchall() == [("lives on",)]

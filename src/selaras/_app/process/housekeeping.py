@@ -27,7 +27,10 @@ MET_EVERY_NS: Final = 5_000_000_000
 """One whose readers meet write intents keeps house so often: a holder that was killed would keep them off their caches longer."""
 
 ROUNDS: Final = 20
-"""So often a round goes on at once because more waits."""
+"""So often a round goes on at once because more waits; then others have their turn."""
+
+MORE_S: Final = 1.0
+"""After so long it goes on."""
 
 _USED_EVERY_NS: Final = 1_000_000_000
 _MOST: Final = 100
@@ -48,7 +51,7 @@ class Housekeeping:
         self._entropy = entropy
         self._again_ns = [0] * len(store.partitions)  # when whoever uses scopes and locks may do it again
         self._met_ns = 0  # when a reader that meets an intent may ask for it again
-        self._asked: asyncio.Task[None] | None = None
+        self._asked: asyncio.Task[bool] | None = None
         self._now_and_then: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -90,21 +93,25 @@ class Housekeeping:
             self._asked = own(self._tend_all())
 
     async def _for_ever(self) -> None:
+        goes_on = False
         while True:
-            await self._clock.sleep(EVERY_S * (1 + SPREAD * self._entropy.random()))
-            if not self.workers:
-                await self._tend_all()
+            await self._clock.sleep(MORE_S if goes_on else EVERY_S * (1 + SPREAD * self._entropy.random()))
+            goes_on = not self.workers and await self._tend_all()
 
-    async def _tend_all(self) -> None:
+    async def _tend_all(self) -> bool:
+        """Do what is to be done in all partitions. Returns whether more waits."""
+        goes_on = False
         for partition in range(len(self._store.partitions)):
             try:
                 rounds = 1
-                while await self._tend(partition) and rounds < ROUNDS:
+                while (more := await self._tend(partition)) and rounds < ROUNDS:
                     rounds += 1
+                goes_on = goes_on or more
             except StoreUnavailable:  # whoever wants something of it will say so
                 pass
             except Exception as error:  # noqa: BLE001 - it must not end
                 _log.warning("housekeeping in %s failed: %s: %s", self._store.url, type(error).__name__, error)
+        return goes_on
 
     async def _tend(self, partition: int) -> bool:
         """Do one round, and what follows from it in other partitions. Returns whether more waits."""

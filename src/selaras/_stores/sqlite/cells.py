@@ -520,20 +520,23 @@ class Cells:
             self._close(key)
         return len(fallen)
 
-    def drop_dead(self, now: int, limit: int) -> None:
-        """Free what no reader can meet any more: values past their end, tokens that ran out, fills open again."""
+    def drop_dead(self, now: int, limit: int) -> bool:
+        """Free what no reader can meet any more: values past their end, tokens that ran out, fills open again. Returns
+        whether there may be more of it.
+        """
         self._all_at_rest()
-        self._execute(
+        entries = self._execute(
             "DELETE FROM entries WHERE rowid IN"
             " (SELECT rowid FROM entries WHERE until_us > 0 AND until_us <= ? ORDER BY until_us LIMIT ?)",
             (now, limit),
-        )
-        self._execute(
+        ).rowcount
+        tokens = self._execute(
             "DELETE FROM tokens WHERE key IN"
             " (SELECT key FROM tokens WHERE until_us BETWEEN ? AND ? ORDER BY until_us LIMIT ?)",
             (-now, now, limit),
-        )
+        ).rowcount
         self._drop_floors(now, limit)
+        return limit in (entries, tokens)
 
     def _drop_floors(self, now: int, limit: int) -> None:
         """Go round the floors a piece at a call: there may be one a key."""

@@ -475,7 +475,7 @@ class Steps:
             self._jobs.cancel(row, "the lock was not fetched", now)
         self._jobs.arrange_all(now)
         fallen = self._cells.drop_fallen(now, limit)
-        self._cells.drop_dead(now, limit)
+        are_dead_left = self._cells.drop_dead(now, limit)
         self._jobs.tell(now, goes_on=True)
         registered = self._jobs.register_again(now, limit)
         unroutable = self._jobs.unroutable(now)
@@ -493,7 +493,7 @@ class Steps:
             purged=purged,
             unroutable=len(unroutable),
             trimmed=trimmed,
-            again=limit in (promoted, expired, purged, fallen, registered) or self._log.tellings > 0,
+            again=limit in (promoted, expired, purged, fallen, registered) or are_dead_left or self._log.tellings > 0,
             orphans=self._cells.orphans(now - ORPHAN_US),
             outbox=self._log.effects_waiting > 0,
         )
