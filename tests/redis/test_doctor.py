@@ -274,6 +274,15 @@ async def test_a_cluster_is_looked_at_node_by_node() -> None:
         )
 
 
+async def test_a_server_that_takes_no_more_clients_is_not_to_be_started() -> None:
+    with RedisServer(maxclients=20) as server:
+        crowd = [server.connect() for _ in range(20)]
+        [finding] = [finding for finding in await examine(server.url) if finding.level is Level.ERROR]
+        assert (finding.about, finding.remedy) == ("connection", "raise its maxclients, or end some")
+        for one in crowd:
+            one.close()
+
+
 async def test_a_server_of_another_kind_is_called_what_it_is_and_nothing_else_is_advised(any_binary: Binary) -> None:
     """Keys of other partitions are no leftovers, where a cluster is looked at as one server."""
     with Cluster(any_binary, masters=1, replicas=0) as cluster, Sentinels(any_binary) as sentinels:

@@ -372,10 +372,15 @@ async def test_full_memory_and_a_full_house_are_told() -> None:
             assert await there.count() == 2
 
             crowd = [server.connect() for _ in range(19)]
-            with pytest.raises(StoreUnavailable, match="max number of clients"):
-                await World(server.url).link.open()
+            with pytest.raises(StoreUnavailable, match="takes no more clients: raise its maxclients"):
+                await World(f"{server.url}?socket_timeout=0.1").link.open()
+            late = World(server.url)
+            opening = asyncio.create_task(late.link.open())
+            await asyncio.wait((opening,), timeout=0.1)
             for one in crowd:
                 one.close()
+            await opening
+            await late.link.close()
 
 
 async def test_a_fault_of_a_script_is_no_outage(redis_server: RedisServer) -> None:

@@ -20,7 +20,7 @@ from selaras._contracts.finding import Finding, doubtful, fine, wrong
 from selaras._core.errors import SelarasError, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial
-from selaras._stores.redis.errors import RIGHTS_PAGE, Silent, meaning_of, told
+from selaras._stores.redis.errors import RIGHTS_PAGE, Crowded, Silent, meaning_of, told
 from selaras._stores.redis.rights import QUESTION, calls, commands, is_sentinel, lacking, rule, too_old
 from selaras._stores.redis.scripts import LEDGER
 from selaras._stores.redis.topology import Topology, topology_of
@@ -154,6 +154,8 @@ def _way_in(error: Exception) -> str:
         return (
             f"correct the URL (kind of server, user name, password, database), or what its user may do ({RIGHTS_PAGE})"
         )
+    if isinstance(error, Crowded):
+        return "raise its maxclients, or end some"
     if isinstance(error, Silent):
         return (
             "see what keeps it: a process that was stopped, a long command or script, a full disk; or correct the URL"

@@ -24,12 +24,16 @@ class Passing(StoreUnavailable):
     """Somebody is there, and what came between passes by itself: a connection that was cut, a master that is being replaced."""
 
 
+class Crowded(Passing):
+    """It has as many clients as it takes."""
+
+
 class Silent(StoreUnavailable):
     """Somebody takes connections there, and says nothing."""
 
 
 # The store tells them apart; to a program, and in its logs, they are what is documented.
-for _kind in (Loading, Passing, Silent):
+for _kind in (Loading, Passing, Crowded, Silent):
     _kind.__module__, _kind.__name__ = StoreUnavailable.__module__, StoreUnavailable.__name__
     _kind.__qualname__ = StoreUnavailable.__qualname__
 
@@ -85,6 +89,7 @@ _MEANINGS: Final = {
     "DENIED": Meaning.REFUSED,
 }
 
+_FULL_HOUSE: Final = "max number of clients"
 _NO_SUCH_DB: Final = re.compile(r"DB index is out of range|SELECT is not allowed in cluster mode")
 _SCRIPT_FAULT: Final = re.compile(r"user_script|user_function|running script|script: [0-9a-f]{40}")
 
@@ -95,7 +100,7 @@ def meaning_of(error: Exception) -> Meaning:
     found = _MEANINGS.get(text.partition(" ")[0])
     if found is not None:
         return found
-    if "max number of clients" in text:
+    if _FULL_HOUSE in text:
         return Meaning.SOON
     if "invalid username-password pair" in text or "invalid password" in text or "AUTH" in text:
         return Meaning.REFUSED
@@ -146,6 +151,8 @@ def told(error: Exception, meaning: Meaning, *, where: str, doing: str, script: 
             )
         case Meaning.SOON if text.startswith("LOADING"):
             return Loading(f"{where} is loading its data ({doing}); nothing was done")
+        case Meaning.SOON if _FULL_HOUSE in text:
+            return Crowded(f"{where} takes no more clients: raise its maxclients, or end some; nothing was done")
         case Meaning.MISTYPED:
             return StoreUnavailable(
                 f"{where}: somebody has written over a whole key of the store ({doing} broke off there, and may have been done "
