@@ -47,7 +47,7 @@ class Script(NamedTuple):
 def link_to(url: str) -> Any:
     """Return our own connection to a server."""
     from selaras._stores.redis.address import Names, redis_address
-    from selaras._stores.redis.lines import Common
+    from selaras._stores.redis.context import Common
     from selaras._stores.redis.link import Link
     from selaras._stores.redis.topology import topology_of
 

@@ -96,6 +96,8 @@ CONCERNED: Final[dict[str, list[list[str]]]] = {
     "selaras._stores.redis.errors": [["tests/redis/test_errors.py"], _REDIS, _RIGHTS],
     "selaras._stores.redis.gathered": [["tests/redis/test_cells.py"], *_VERBS],
     "selaras._stores.redis.lines": [_REDIS, _EAR, _APP],
+    "selaras._stores.redis.node": [_REDIS, _EAR, _RIGHTS, _APP],
+    "selaras._stores.redis.context": [_REDIS, _EAR, _APP],
     "selaras._stores.redis.link": [_REDIS, _EAR, _APP],
     "selaras._stores.redis.pulse": [["tests/redis/test_store.py"], _APP, *_VERBS],
     "selaras._stores.redis.rights": [_RIGHTS],
@@ -116,7 +118,7 @@ _LONG_WAY: Final = "the batch is not let in, and goes the long way, job by job"
 EXPLAINED: Final[dict[str, str]] = {
     "selaras._cache.follower:heard: news.tail.position > self.applied.position -> news.tail.position >= "
     "self.applied.position": "`_apply` passes over events up to what was applied: of an equal tail, over all of them",
-    "selaras._stores.redis.lines:_ask_aside: await rest(PROBE_S / 8) -> pass": "a sound connection is given up, and made anew, "
+    "selaras._stores.redis.node:_ask_aside: await rest(PROBE_S / 8) -> pass": "a sound connection is given up, and made anew, "
     "when what was written before the answer to the other one arrives after it",
     "selaras._stores.redis.gathered:_begin: self._gathered.under_way.add(task) -> pass": "a loop that is at work has its tasks, too",
     "selaras._stores.redis.lines:demoted: self.common.topology.doubt(node.endpoint) -> pass": "whoever connects there next finds "

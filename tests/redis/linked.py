@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from selaras._stores.redis.address import Names, redis_address
-from selaras._stores.redis.lines import Common, Greeting
+from selaras._stores.redis.context import Common, Greeting
 from selaras._stores.redis.link import Link
 from selaras._stores.redis.topology import topology_of
 

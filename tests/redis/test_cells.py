@@ -25,8 +25,8 @@ from selaras._core.positions import START, Cursor
 from selaras._stores.redis.address import Names, redis_address
 from selaras._stores.redis.caller import Caller
 from selaras._stores.redis.cells import Cells, decode_news, decode_pushed, value_of
+from selaras._stores.redis.context import Common, Greeting
 from selaras._stores.redis.gathered import Call, Gathered, Replies
-from selaras._stores.redis.lines import Common, Greeting
 from selaras._stores.redis.link import Link
 from selaras._stores.redis.scripts import script
 from selaras._stores.redis.topology import topology_of

@@ -15,9 +15,9 @@ from tests.redis.servers import Cluster, RedisServer, Sentinels, until
 
 from selaras import StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Endpoint, redis_address
+from selaras._stores.redis.context import Greeting
 from selaras._stores.redis.dialling import dial
 from selaras._stores.redis.errors import Loading, Passing
-from selaras._stores.redis.lines import Greeting
 from selaras._stores.redis.rights import rule
 from selaras._stores.redis.wire import BUFFER_MOST, pack
 

@@ -10,7 +10,7 @@ import msgspec
 
 from selaras._contracts.clock import Entropy
 from selaras._core.positions import START, Cursor
-from selaras._stores.redis.lines import Command
+from selaras._stores.redis.context import Command
 from selaras._stores.redis.link import Link, unheard
 from selaras._stores.redis.scripts import script
 from selaras._stores.redis.wire import pack

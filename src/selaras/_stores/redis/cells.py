@@ -38,9 +38,9 @@ from selaras._core.errors import StoreUnavailable
 from selaras._core.jobs.job import Put, Refusal
 from selaras._core.positions import START, Cursor, Event, News, Pushed, Scope
 from selaras._stores.redis.caller import Caller, raw
+from selaras._stores.redis.context import Command
 from selaras._stores.redis.errors import is_mistyped, meaning_of, told
 from selaras._stores.redis.gathered import Call, Gathered, Replies
-from selaras._stores.redis.lines import Command
 from selaras._stores.redis.records import DAMAGED
 from selaras._stores.redis.wire import ReplyError, WireLost, pack
 

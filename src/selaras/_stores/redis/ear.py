@@ -28,9 +28,10 @@ from selaras._core.positions import Grown, Pushed, nothing_pushed
 from selaras._stores.redis.address import Endpoint
 from selaras._stores.redis.bell import RedisBell
 from selaras._stores.redis.cells import decode_pushed
+from selaras._stores.redis.context import Common
 from selaras._stores.redis.dialling import dial
 from selaras._stores.redis.errors import Meaning, meaning_of, told
-from selaras._stores.redis.lines import Common, Lines
+from selaras._stores.redis.lines import Lines
 from selaras._stores.redis.topology import referred
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, pack, rest
 

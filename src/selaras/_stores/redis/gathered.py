@@ -15,8 +15,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from selaras._core.positions import Cursor
 from selaras._stores.redis.caller import Caller
+from selaras._stores.redis.context import Command
 from selaras._stores.redis.errors import FINAL, meaning_of
-from selaras._stores.redis.lines import Command
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost
 
 Item = TypeVar("Item")

@@ -23,9 +23,10 @@ from typing import Any, Final
 
 from selaras._core.errors import NotReplicated, StoreMismatch, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Endpoint
+from selaras._stores.redis.context import Command, Common, Patience, Script
 from selaras._stores.redis.convoy import Convoy
 from selaras._stores.redis.errors import FINAL, Loading, Meaning, Passing, is_mistyped, meaning_of, told
-from selaras._stores.redis.lines import ASKING, Command, Common, Lines, Patience, Script
+from selaras._stores.redis.lines import ASKING, Lines
 from selaras._stores.redis.topology import Sentinels, redirection
 from selaras._stores.redis.watch import Watch
 from selaras._stores.redis.wire import ReplyError, Wire, WireLost, pack

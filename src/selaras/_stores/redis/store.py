@@ -15,8 +15,8 @@ from selaras._core.errors import StoreMismatch, StoreRefused
 from selaras._core.positions import Grown
 from selaras._stores.redis.address import CLUSTER_PARTITIONS, Names, RedisAddress
 from selaras._stores.redis.caller import Caller
+from selaras._stores.redis.context import Common, Greeting
 from selaras._stores.redis.ear import Ear
-from selaras._stores.redis.lines import Common, Greeting
 from selaras._stores.redis.link import Link
 from selaras._stores.redis.partition import RedisPartition
 from selaras._stores.redis.pulse import PulseLoop, RedisPulse
