@@ -354,6 +354,47 @@ def test_new_and_deleted_rows(shop: Shop) -> None:
     assert (shop.price(3), shop.price(2), shop.listed(7)) == (30, None, [1, 3])
 
 
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_row_in_place_of_one_that_is_deleted_voids_what_both_are(tmp_path: Path, autocommit: bool) -> None:
+    shop = Shop(tmp_path, autocommit=autocommit)
+    shop.fill()
+    assert (shop.price(1), shop.listed(7), shop.listed(8)) == (10, [1, 2], [])
+
+    with shop.session.begin() as session:
+        session.delete(session.get_one(Product, 1))
+        session.add(Product(id=1, price=11, category=8))  # one UPDATE
+
+    assert (shop.price(1), shop.listed(7), shop.listed(8)) == (11, [2], [1])
+    shop.close()
+
+
+def test_a_row_in_place_of_one_of_another_class(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'goods.db'}")
+    _Goods.metadata.create_all(engine)
+    app, maker = Selaras(f"sqlite:///{tmp_path / 'store.db'}"), sessionmaker(engine)
+
+    @app.cached(ttl="1h")
+    def tools(shelf: int) -> list[int]:
+        with Session(engine) as session:
+            return list(session.scalars(select(_Tool.id).where(_Tool.shelf_id == shelf)))
+
+    @app.cached(ttl="1h")
+    def kind(item: int) -> str | None:
+        with Session(engine) as session:
+            return session.scalar(select(_Item.kind).where(_Item.id == item))
+
+    bind(app, maker, {_Tool: lambda row: tools.key(row.shelf_id), _Item: kind}, apart=True)
+    with app, maker() as session:
+        session.add_all([_Shelf(id=7, room=70), tool := _Tool(id=1, shelf_id=7)])
+        session.commit()
+        assert (tools(7), kind(1)) == ([1], "tool")
+        session.delete(tool)
+        session.add(_Item(id=1, shelf_id=7))
+        session.commit()
+        assert (tools(7), kind(1)) == ([], "item")
+    engine.dispose()
+
+
 def test_intents_stand_from_before_the_commit_until_after_it(shop: Shop) -> None:
     seen: list[bool] = []
 

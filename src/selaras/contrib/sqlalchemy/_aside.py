@@ -98,6 +98,12 @@ class Row:
         }
         return self._was
 
+    def leave(self) -> None:
+        """Make room aside for the row as it comes to be."""
+        if self._shown is not None:
+            self._aside.let_go(self._shown)
+            self._shown, self._is_known = None, False
+
     def _get(self, identity: Any, **how: Any) -> Any:
         """Look at the datastore. Relations are read when they are asked for, whatever the model says of them."""
         return self._aside.get(self._state.mapper.class_, identity, options=[lazyload("*")], **how)
@@ -111,9 +117,7 @@ class Row:
         mapper, has = self._state.mapper, self._state.dict
         values = {name: has[name] for name in _columns(mapper) if name in has}
         values |= {name: self._stored[name] for name, held in self._held.items() if has.get(name) is held}
-        if self._shown is not None:
-            self._aside.let_go(self._shown)
-            self._is_known = False
+        self.leave()
         now = self._get(tuple(mapper.primary_key_from_instance(self._row))) if loads_all else None
         if now is None:
             now = _detached(mapper, values)

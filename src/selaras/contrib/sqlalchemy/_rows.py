@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,11 +17,17 @@ from selaras.contrib.sqlalchemy._transaction import OpenTransaction
 
 
 class RowEvents:
-    """Events of one model's rows."""
+    """Events of one model's rows. `bound`: those of each."""
 
-    def __init__(self, transactions: WeakKeyDictionary[Session, OpenTransaction], keys: Keys) -> None:
+    def __init__(
+        self,
+        transactions: WeakKeyDictionary[Session, OpenTransaction],
+        keys: Keys,
+        bound: Mapping[type[Any], RowEvents],
+    ) -> None:
         self._open = transactions
         self._keys = keys
+        self._bound = bound
         self._by_primary_key: dict[Mapper[Any], bool] = {}  # whether its keys were made of nothing else until now
 
     def _of(self, row: object) -> OpenTransaction | None:
@@ -37,11 +44,24 @@ class RowEvents:
 
     def before_insert(self, mapper: Mapper[Any], connection: Connection, row: object) -> None:
         """In autocommit there is no later: but only a row that has its key by then has one to give."""
-        del connection
-        one = self._of(row)
-        if one is not None and one.autocommits and None not in mapper.primary_key_from_instance(row):
+        one, identity = self._of(row), mapper.primary_key_from_instance(row)
+        if one is None or None in identity:
+            return
+        self._before_switch(one, mapper.identity_key_from_primary_key(identity), connection, row)
+        if one.autocommits:
             one.add(self._slots(mapper, row, one))
             one.plant()
+
+    def _before_switch(self, one: OpenTransaction, identity: Any, connection: Connection, row: object) -> None:
+        """In place of a row that is deleted in the same flush: then the two are one UPDATE, and nothing tells of the other."""
+        session = object_session(row)
+        there = None if session is None else session.identity_map.get(identity)
+        if there is None or there is row:
+            return
+        for model, rows in self._bound.items():
+            if isinstance(there, model):
+                rows.before_delete(inspect(there).mapper, connection, there)
+        one.row(there).leave()
 
     def before_update(self, mapper: Mapper[Any], connection: Connection, row: object) -> None:
         """The row as the datastore has it. That one is updated it hears, too, of whose collections alone are changed."""

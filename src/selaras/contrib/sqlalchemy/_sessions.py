@@ -42,8 +42,9 @@ class SessionEvents:
         )
         for name, hook in hooks:
             event.listen(target, name, hook)
-        for model, keys in self._models.items():
-            rows = RowEvents(self._open, keys)
+        bound: dict[type[Any], RowEvents] = {}
+        bound |= {model: RowEvents(self._open, keys, bound) for model, keys in self._models.items()}
+        for model, rows in bound.items():
             of_rows: tuple[tuple[str, Callable[..., None]], ...] = (
                 ("before_insert", rows.before_insert),
                 ("after_insert", rows.after),
