@@ -142,6 +142,30 @@ async def test_a_queue_without_workers_is_told_within_two_seconds(
     assert second.endswith(" -q night")
 
 
+async def test_a_queue_that_loses_its_worker_is_told_though_it_had_one(
+    app: Selaras, caplog: pytest.LogCaptureFixture
+) -> None:
+    go = asyncio.Event()
+
+    @app.task
+    async def waits() -> None:
+        await go.wait()
+
+    async with working(app, concurrency=1):
+        await waits.enqueue()
+        second = await waits.enqueue()
+        with pytest.raises(TimeoutError):
+            await second.result(timeout=2)
+        go.set()
+        await second.result(timeout=10)
+    assert caplog.messages == []
+
+    third = await waits.enqueue()
+    with pytest.raises(TimeoutError):
+        await third.result(timeout=2)
+    assert "no worker serves it" in caplog.messages[-1]
+
+
 async def test_whoever_was_told_of_an_end_reads_nothing_older(app: Selaras) -> None:
     """G8, through result() and info()."""
     prices = dict.fromkeys(range(10), 0)

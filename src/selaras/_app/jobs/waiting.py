@@ -231,7 +231,8 @@ async def _tell_if_lonely(program: Program, process: Process, record: JobRecord)
     if record.state not in (JobState.READY, JobState.HELD) or not process.ends.may_tell(record.queue):
         return
     lacking = await _lacking(program, process, record)
-    if lacking:
+    if lacking and process.ends.may_tell(record.queue):
+        process.ends.told(record.queue)
         _log.warning("job %s waits in queue %r of %s, %s", record.id, record.queue, process.store.url, lacking)
 
 

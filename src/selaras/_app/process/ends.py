@@ -67,7 +67,9 @@ class Ends:
                 watch.tell()
 
     def may_tell(self, queue: str) -> bool:
-        """Say whether it is the first time that somebody is told of this queue's lack of workers."""
-        first = queue not in self._told_lonely
+        """Say whether nobody was told of this queue's lack of workers yet."""
+        return queue not in self._told_lonely
+
+    def told(self, queue: str) -> None:
+        """Somebody was."""
         self._told_lonely.add(queue)
-        return first
