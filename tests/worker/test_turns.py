@@ -498,3 +498,28 @@ async def test_a_backlog_in_one_partition_does_not_keep_the_others_from_slots(sl
         await ground.until(lambda: others <= set(ground.host.started))
 
         assert len(ground.host.started) <= first
+
+
+async def test_ends_that_carry_much_go_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store takes no message of any size: one that was refused would be repeated for ever."""
+    monkeypatch.setattr(turning, "SETTLE_BYTES", 1_000)
+    gate, sizes = asyncio.Event(), list[list[int]]()
+
+    async def large(run: PlainRun) -> bytes:
+        await gate.wait()
+        return b"x" * (1_500 if run.claim.job == "c" else 400)
+
+    async def note(request: TurnRequest, turn: Turning) -> TurnReply:
+        if request.settlements:
+            sizes.append([len(one.result or b"") for one in request.settlements])
+        return await turn(request)
+
+    async with working({"large": Task(large)}) as ground:
+        await ground.enqueue("large", "a", "b", "c", "d")
+        await ground.until(lambda: len(ground.host.started) == 4)
+        ground.partition.turning = note
+        gate.set()
+        await ground.until(lambda: len(ground.host.ended) == 4)
+
+    assert sorted(size for turn in sizes for size in turn) == [400, 400, 400, 1_500]
+    assert all(len(turn) == 1 or sum(turn) <= 1_000 for turn in sizes)

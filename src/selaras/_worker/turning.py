@@ -56,6 +56,9 @@ SECOND_AFTER_NS: Final = 3_000_000
 
 CLAIM_MOST: Final = 600
 SETTLE_MOST: Final = 1_000
+SETTLE_BYTES: Final = 8 << 20
+"""Ends that come to more, with what they carry, go in several turns: a store takes no message of any size."""
+
 BEAT_SETTLES_MOST: Final = 500
 LAST_WORDS_MOST: Final = 2_000
 READY_TRIES: Final = 3
@@ -356,8 +359,9 @@ class Turner:
         self._roster.requested += claims
         self._number += 1
         full = self._tasks_of(self._roster.full()) if claims else frozenset[str]()
-        settlements, ended = tuple(self._pending[:SETTLE_MOST]), tuple(self._ended[:SETTLE_MOST])
-        del self._pending[:SETTLE_MOST], self._ended[:SETTLE_MOST]
+        count = _together(self._pending, SETTLE_MOST)
+        settlements, ended = tuple(self._pending[:count]), tuple(self._ended[:count])
+        del self._pending[:count], self._ended[:count]
         request = TurnRequest(
             instance=self._instance,
             number=self._number,
@@ -589,7 +593,7 @@ class Turner:
         ]
         if self._pending and self._pending_since_ns <= long_ago:
             late += self._pending
-        return tuple(late[:BEAT_SETTLES_MOST])
+        return tuple(late[: _together(late, BEAT_SETTLES_MOST)])
 
     def heard_beat(self, beat: Beat, reply: HeartbeatReply) -> None:
         """Take what a heartbeat came to; on the loop."""
@@ -651,3 +655,16 @@ class Turner:
 def _unstoppable(held: Held) -> Abandoned:
     claim = held.run.claim
     return Abandoned(claim.job, claim.fence, "its body went on past its deadline, and could not be stopped")
+
+
+def _together(ends: Sequence[Settlement], most: int) -> int:
+    """Return how many of the first go in one message: as many as their bytes allow, and at least one."""
+    size, count = 0, 0
+    for end in ends[:most]:
+        size += len(end.result or b"") + len(end.error or b"")
+        if end.puts or end.children:
+            size += sum(len(put.value) for put in end.puts) + sum(len(child.payload) for child in end.children)
+        if size > SETTLE_BYTES and count:
+            break
+        count += 1
+    return count
