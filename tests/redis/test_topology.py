@@ -48,6 +48,7 @@ def test_a_server_s_socket_is_named_as_others_name_it(scheme: str) -> None:
     assert address is not None
     assert (address.endpoints, address.shape) == ((Endpoint("/run/redis.sock"),), "single")
     assert (address.account.password, address.account.db) == ("pw", 2)
+    assert redis_address(f"{scheme}:///run/redis@6379.sock").endpoints == (Endpoint("/run/redis@6379.sock"),)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,7 @@ def test_a_url_names_sentinels_or_nodes() -> None:
         ("redis+unix:///run/r.sock?ssl_cert_reqs=none", "no TLS over a socket"),
         ("rediss+unix:///run/r.sock", r"begins with none of .* redis\+unix://"),
         ("redis://h?sentinel_password=x", "sentinel"),
+        ("redis://:a@s/b?hush&c='@h", "percent-encoded in a user name or password"),
         ("redis://h?durability=sometimes", "replicated"),
     ],
 )
@@ -118,6 +120,8 @@ def test_passwords_are_masked_in_every_form(scheme: str) -> None:
             )
         )
     )
+    assert masked(f"{scheme}://u:p@a:s?hu&sh='@host:1/0?db=1") == f"{scheme}://***@host:1..."
+    assert masked(f"{scheme}://host:1/0?client_name=a@b") == f"{scheme}://host:1/0?client_name=a@b"
     assert masked(f"{scheme}://host:1/0") == f"{scheme}://host:1/0"
 
 

@@ -192,6 +192,9 @@ def masked(url: str) -> str:
     """Return a URL of any of the forms without its passwords."""
     scheme, separator, rest = url.partition("://")
     place, mark, query = _split(rest)
+    if _holds_password(query):
+        host = re.split("[/?&]", rest.rpartition("@")[2])[0]
+        return f"{scheme}{separator}***@{host}..."
     login, at, hosts = place.rpartition("@")
     if at:
         user, colon, _ = login.partition(":")
@@ -200,6 +203,11 @@ def masked(url: str) -> str:
         said = (part.partition("=") for part in query.split("&"))
         query = "&".join(f"{name}{sign}{'***' if 'password' in name.lower() else value}" for name, sign, value in said)
     return f"{scheme}{separator}{place}{mark}{query}"
+
+
+def _holds_password(query: str) -> bool:
+    """Whether the end of a password with a question mark may be taken for options: where it ends nobody can say."""
+    return "@" in query and not all(part.partition("=")[0].lower() in OPTIONS for part in query.split("&"))
 
 
 def _split(rest: str) -> tuple[str, str, str]:
@@ -228,9 +236,12 @@ class _Url:
         self.options: dict[str, str] = {}
         for name, value in parse_qsl(query, keep_blank_values=True):
             if name not in OPTIONS:
+                if _holds_password(query):
+                    self.refuse("what means something in a URL is percent-encoded in a user name or password: ? is %3F, @ is %40")
                 self.refuse(f"unknown option {name!r}; there are {', '.join(sorted(OPTIONS))}")
             self.options[name] = value
-        self.login, _, place = rest.rpartition("@")
+        is_path = rest.startswith("/")  # of a socket: its name may hold an @, and its user stands before it
+        self.login, _, place = ("", "", rest) if is_path else rest.rpartition("@")
         self.hosts, _, self.path = place.partition("/")
 
     def refuse(self, why: str) -> NoReturn:
