@@ -237,7 +237,9 @@ class _Url:
         for name, value in parse_qsl(query, keep_blank_values=True):
             if name not in OPTIONS:
                 if _holds_password(query):
-                    self.refuse("what means something in a URL is percent-encoded in a user name or password: ? is %3F, @ is %40")
+                    self.refuse(
+                        "what means something in a URL is percent-encoded in a user name or password: ? is %3F, @ is %40"
+                    )
                 self.refuse(f"unknown option {name!r}; there are {', '.join(sorted(OPTIONS))}")
             self.options[name] = value
         is_path = rest.startswith("/")  # of a socket: its name may hold an @, and its user stands before it
