@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,30 @@ def test_a_new_object_over_a_row_that_is_there(shop: Shop, model: type[Product])
         model(pk=1, price=11, category=8).save()
 
     assert (shop.price(1), shop.listed(7), shop.listed(8)) == (11, [2], [1])
+
+
+class Room(IntEnum):
+    EIGHT = 8
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("category", [F("category") + 1, "8", Room.EIGHT], ids=["expression", "text", "enum"])
+def test_the_row_as_it_is_is_what_the_database_made_of_it(shop: Shop, category: Any, alone: bool) -> None:
+    assert (shop.listed(7), shop.listed(8)) == ([1, 2], [])
+
+    with nullcontext() if alone else transaction.atomic():
+        row = Product.objects.get(pk=1)
+        row.category = category
+        row.save()
+
+    assert (shop.listed(7), shop.listed(8)) == ([2], [1])
+
+
+def test_a_primary_key_may_be_given_as_another_type(shop: Shop) -> None:
+    assert shop.marked("7") is False
+    named: Any = 7
+    Marked(name=named).save()
+    assert shop.marked("7") is True
 
 
 def test_a_rollback_drops_jobs_and_never_asked_the_store(shop: Shop) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
+from django.core.exceptions import ValidationError
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -44,6 +45,7 @@ from selaras.contrib._refusals import is_refusal
 
 __all__ = ["bind", "writes"]
 
+_BARE: Final = (str, int, float, bytes, bool)
 _WRITING: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "WITH")
 
 _log = logging.getLogger("selaras")
@@ -55,7 +57,8 @@ def bind(app: AnyApp, keys: Mapping[type[Model], KeysOf], *, apart: bool = False
     Args:
         keys: which cached values hang on a row of each model, and of models derived from it: a family, whose argument is
             the primary key, or a function that returns a key or several. It is asked for the row as it was, which
-            costs a query before each save, and as it is.
+            costs a query before each save, and as it is: another one after saves of expressions, of values that the database
+            has as another type, and of models with generated fields.
         apart: True says that no loader reads through the connection of its caller. That is so where loaders are plain
             functions: they run in threads of their own, and so with connections of their own. Then what is loaded while a
             transaction is open is kept like any other.
@@ -146,24 +149,32 @@ class _Hooks:
         if instance.pk is not None:
             for model, keys in self._keys(sender):
                 if keys.by_identity:
-                    slots += keys.of_identity([instance.pk])
+                    slots += _of(keys, instance)
                     continue
                 was = _stored(sender, instance, using, as_a=model)  # of a new object, too: its row may be there
-                slots += keys.of(instance)
+                is_told = _has_what_is_stored(instance)
+                if is_told:
+                    slots += keys.of(instance)
                 if was is not None:
                     slots += keys.of(was)
-                    if update_fields is not None:  # its other columns stay as they are there
+                    if is_told and update_fields is not None:  # its other columns stay as they are there
                         slots += keys.of(_with(was, instance, update_fields))
         self.here(connections[using]).writes(instance, slots)
 
     def _after_save(self, sender: type[Model], instance: Model, using: str, **_: object) -> None:
-        slots = [slot for _, keys in self._keys(sender) for slot in _of(keys, instance)]
+        slots: list[Any] = []
+        for model, keys in self._keys(sender):
+            if keys.by_identity or _has_what_is_stored(instance):
+                slots += _of(keys, instance)
+            elif (now := _stored(sender, instance, using, as_a=model)) is not None:
+                slots += keys.of(now)
         self.here(connections[using]).wrote(instance, slots)
 
     def _before_delete(self, sender: type[Model], instance: Model, using: str, **_: object) -> None:
         slots: list[Any] = []
         for model, keys in self._keys(sender):
-            slots += _of(keys, instance)
+            if keys.by_identity or _has_what_is_stored(instance):
+                slots += _of(keys, instance)
             if not keys.by_identity and (was := _stored(sender, instance, using, as_a=model)) is not None:
                 slots += keys.of(was)
         self.here(connections[using]).writes(instance, slots)
@@ -182,7 +193,27 @@ def _with_derived(model: type[Model]) -> Iterator[type[Model]]:
 
 
 def _of(keys: Keys, row: Model) -> Places:
-    return keys.of_identity([row.pk]) if keys.by_identity else keys.of(row)
+    return keys.of_identity([row._meta.pk.to_python(row.pk)]) if keys.by_identity else keys.of(row)  # noqa: SLF001
+
+
+def _has_what_is_stored(row: Model) -> bool:
+    """Say whether an object has what the database has of it, or will: no expression, no value that comes back as another
+    type, no column that the database makes.
+    """
+    for field in row._meta.concrete_fields:  # noqa: SLF001 - a documented name
+        if getattr(field, "generated", False):
+            return False
+        value = row.__dict__.get(field.attname)
+        if value is None:  # or it is not loaded
+            continue
+        if hasattr(value, "resolve_expression") or (isinstance(value, _BARE) and type(value) not in _BARE):
+            return False
+        try:
+            if type(field.to_python(value)) is not type(value):
+                return False
+        except ValidationError:
+            return False
+    return True
 
 
 def _stored(sender: type[Model], row: Model, using: str, *, as_a: type[Model]) -> Model | None:
