@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,10 @@ from tests.contrib.conftest import Victim, until
 from selaras import ConfigurationError, StoreUnavailable
 from selaras.blocking import Key, Selaras
 from selaras.contrib.sqlalchemy import bind, writes
+
+
+class Room(IntEnum):
+    EIGHT = 8
 
 
 @pytest.fixture
@@ -342,6 +347,17 @@ def test_the_row_is_looked_at_once_and_locked_as_its_update_will_lock_it(shop: S
     assert "FOR" not in looked[0]
     assert looked[1].endswith("FOR NO KEY UPDATE")
     assert "FROM product \nWHERE product.id =" in looked[1]
+
+
+@pytest.mark.parametrize("category", ["8", Room.EIGHT], ids=["text", "enum"])
+def test_the_row_as_it_is_is_what_the_datastore_made_of_it(shop: Shop, category: Any) -> None:
+    assert (shop.listed(7), shop.listed(8)) == ([1, 2], [])
+
+    with shop.session.begin() as session:
+        session.get_one(Product, 1).category = category
+        session.add(Product(id=3, price=30, category=category))
+
+    assert (shop.listed(7), shop.listed(8)) == ([2], [1, 3])
 
 
 def test_new_and_deleted_rows(shop: Shop) -> None:

@@ -115,7 +115,7 @@ class Row:
             loads_all: at the price of a query relations, too, that the model lets nobody load by the way.
         """
         mapper, has = self._state.mapper, self._state.dict
-        values = {name: has[name] for name in _columns(mapper) if name in has}
+        values = {name: has[name] for name in _columns(mapper) if name in has and _comes_back(mapper, name, has[name])}
         values |= {name: self._stored[name] for name, held in self._held.items() if has.get(name) is held}
         self.leave()
         now = self._get(tuple(mapper.primary_key_from_instance(self._row))) if loads_all else None
@@ -138,6 +138,17 @@ class Row:
 
 def _columns(mapper: Mapper[Any]) -> Iterator[str]:
     return (attribute.key for attribute in mapper.column_attrs if isinstance(attribute.columns[0], Column))
+
+
+def _comes_back(mapper: Mapper[Any], name: str, value: object) -> bool:
+    """Say whether the datastore has this value of a column as it is here, as far as its type tells."""
+    column = mapper.column_attrs[name].columns[0]
+    if value is None or column.primary_key:
+        return True
+    try:
+        return type(value) is column.type.python_type
+    except NotImplementedError:
+        return True
 
 
 def _detached(mapper: Mapper[Any], values: Mapping[str, Any]) -> Any:
