@@ -68,6 +68,11 @@ def test_a_refusal_says_what_is_to_be_changed(text: str) -> None:
             "answered 'TRYAGAIN .* nothing was",
         ),
         (f"ERR user_script:5: attempt to index {SCRIPT}", RuntimeError, "turn at h:1: ERR user_script:5"),
+        (
+            "ERR Protocol error: invalid bulk length",
+            StoreUnavailable,
+            "no message of that size .* proto-max-bulk-len; nothing was done",
+        ),
         ("ERR value is not an integer", StoreUnavailable, "answered 'ERR value is not an integer'"),
     ],
 )

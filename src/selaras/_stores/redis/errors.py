@@ -160,6 +160,11 @@ def told(error: Exception, meaning: Meaning, *, where: str, doing: str, script: 
             )
         case Meaning.FAULT:
             return RuntimeError(f"{doing} at {where}: {text}")
+        case _ if "invalid bulk length" in text:
+            return StoreUnavailable(
+                f"{where} takes no message of that size ({doing}): send less at a time, or raise its proto-max-bulk-len; "
+                "nothing was done"
+            )
         case _:
             return StoreUnavailable(f"{where} answered {text!r} ({doing}); nothing was done")
 
