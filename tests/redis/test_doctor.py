@@ -249,6 +249,13 @@ async def test_a_sentinels_absence_and_a_failed_over_master_are_told() -> None:
         [finding] = [finding for finding in found if finding.about == "sentinels"]
         assert (finding.level, finding.found) == (Level.OK, "3 of 3 can name a new master")
         assert {finding.where for finding in found if finding.about == "server"} == {f"127.0.0.1:{set_.master.port}"}
+        for sentinel in set_.sentinels:
+            sentinel.call("ACL", "SETUSER", "eye", "reset", "on", ">pw", "+sentinel|get-master-addr-by-name")
+        [finding] = await said("sentinels", set_.url_for(query="sentinel_username=eye&sentinel_password=pw"))
+        assert (finding.level, finding.found) == (
+            Level.OK,
+            "3 of 3 answer; not looked at: this user may not sentinel|ckquorum",
+        )
         set_.sentinels[0].kill()
         [finding] = await said("sentinels", set_.url)
         assert finding.level is Level.WARNING

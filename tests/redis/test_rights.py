@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 from tests.app.work import working
-from tests.redis.servers import Cluster, RedisServer
+from tests.redis.servers import Cluster, RedisServer, Sentinels
 
 from selaras import Read, Selaras, StoreRefused
 from selaras._stores.redis.address import Shape
@@ -138,3 +138,25 @@ async def test_a_right_that_is_taken_away_is_named_in_the_next_call_but_one() ->
                         break
                     except StoreRefused:
                         await asyncio.sleep(0.05)
+
+
+OF_SENTINELS = ("+sentinel|get-master-addr-by-name", "+subscribe", "&+switch-master")
+
+
+async def test_the_rights_that_are_named_for_sentinels_are_enough() -> None:
+    with Sentinels() as set_:
+        for sentinel in set_.sentinels:
+            sentinel.call("ACL", "SETUSER", "eye", "reset", "on", ">pw", *OF_SENTINELS)
+        url = set_.url_for(query="sentinel_username=eye&sentinel_password=pw")
+        await all_there_is_to_do(url)
+        assert {entry[7] for sentinel in set_.sentinels for entry in sentinel.call("ACL", "LOG")} <= {"client|setname"}  # type: ignore[union-attr, index] # a list of lists
+
+
+async def test_who_is_refused_by_all_sentinels_is_told_so_each_time() -> None:
+    with Sentinels() as set_:
+        for sentinel in set_.sentinels:
+            sentinel.call("ACL", "SETUSER", "eye", "reset", "on", ">pw", *OF_SENTINELS[1:])
+        app = Selaras(set_.url_for(query="sentinel_username=eye&sentinel_password=pw"))
+        for _ in range(3):
+            with pytest.raises(StoreRefused, match=r"no sentinel tells the master .*get-master-addr-by-name"):
+                await app.process().open()

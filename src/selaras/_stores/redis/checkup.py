@@ -20,7 +20,7 @@ from selaras._contracts.finding import Finding, doubtful, fine, wrong
 from selaras._core.errors import SelarasError, StoreRefused, StoreUnavailable
 from selaras._stores.redis.address import Account, Endpoint, Names, RedisAddress
 from selaras._stores.redis.dialling import ask_once, dial
-from selaras._stores.redis.errors import RIGHTS_PAGE, Crowded, Silent, meaning_of, told
+from selaras._stores.redis.errors import RIGHTS_PAGE, Crowded, Meaning, Silent, meaning_of, told
 from selaras._stores.redis.rights import QUESTION, calls, commands, is_sentinel, lacking, rule, too_old
 from selaras._stores.redis.scripts import LEDGER
 from selaras._stores.redis.topology import Topology, topology_of
@@ -244,13 +244,25 @@ async def _spread(address: RedisAddress, places: Sequence[Endpoint | None]) -> l
 
 
 async def _sentinels(address: RedisAddress) -> Finding:
-    good, bad = 0, list[str]()
+    good, bad, closed = 0, list[str](), 0
     for sentinel in address.endpoints:
         try:
-            await ask_once(sentinel, address.sentinel_account, ("SENTINEL", "CKQUORUM", address.service))
-            good += 1
+            patient = await _patient(sentinel, address.sentinel_account)
+            try:
+                reply = await patient.ask("SENTINEL", "CKQUORUM", address.service)
+            finally:
+                patient.close()
         except SelarasError as error:
             bad.append(str(error))
+            continue
+        if not isinstance(reply, ReplyError):
+            good += 1
+        elif meaning_of(reply) is Meaning.REFUSED:
+            closed += 1
+        else:
+            bad.append(str(told(reply, meaning_of(reply), where=str(sentinel), doing="SENTINEL CKQUORUM")))
+    if closed and not bad:
+        return _left_out("sentinels", "", "sentinel|ckquorum", f"{good + closed} of {len(address.endpoints)} answer; ")
     said = f"{good} of {len(address.endpoints)} can name a new master"
     if bad:
         level = doubtful if good else wrong

@@ -178,6 +178,9 @@ class Lines:
                 self.common.on_moved(index)
             place = found
         if place is None:
+            last = self._discovery  # a moment ago
+            if last is not None and not last.cancelled() and (error := last.exception()) is not None:
+                raise repeated(error)
             raise StoreUnavailable(f"no node of {self.common.address.shown} holds the slot of partition {index} now")
         return place
 

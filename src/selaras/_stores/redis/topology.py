@@ -7,7 +7,7 @@ by whoever needs it next.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from msgspec import structs
@@ -118,23 +118,23 @@ class Sentinels:
 
     async def discover(self, ask: Ask) -> None:
         """See `Topology`."""
-        silent: list[str] = []
+        silent: list[StoreUnavailable] = []
         for sentinel in tuple(self.sentinels):
             try:
                 answer = await ask(sentinel, self.account, self.question)
             except StoreUnavailable as error:
-                silent.append(str(error))
+                silent.append(error)
                 continue
             if answer is None:
-                silent.append(f"{sentinel} does not know it")
+                silent.append(StoreUnavailable(f"{sentinel} does not know it"))
                 continue
             self._follow(sentinel, self.named(answer))
             return
-        if silent and all("unknown command 'SENTINEL'" in said for said in silent):
+        if silent and all("unknown command 'SENTINEL'" in str(error) for error in silent):
             raise StoreRefused(
                 f"{self.sentinels[0]} is no sentinel: name the sentinels' hosts and ports, or the server itself, redis://…"
             )
-        raise StoreUnavailable(f"no sentinel tells the master of {self._service!r}: {'; '.join(silent)}")
+        raise _nobody(f"no sentinel tells the master of {self._service!r}", silent)
 
     def told(self, said: Mapping[Endpoint, Endpoint]) -> bool:
         """Hear whom each sentinel names that answers now. Returns whether that is news: another master than ours.
@@ -192,19 +192,19 @@ class Cluster:
 
     async def discover(self, ask: Ask) -> None:
         """See `Topology`."""
-        silent: list[str] = []
+        silent: list[StoreUnavailable] = []
         for node in dict.fromkeys((*self._nodes, *self._seeds)):
             try:
                 ranges = await ask(node, self._account, ("CLUSTER", "SLOTS"))
             except StoreUnavailable as error:
-                silent.append(str(error))
+                silent.append(error)
                 continue
             self._learn(node, ranges)
             self.doubted = False
             return
-        if silent and all("cluster support disabled" in said for said in silent):
+        if silent and all("cluster support disabled" in str(error) for error in silent):
             raise StoreRefused(f"{self._seeds[0]} is no node of a cluster: say redis://{self._seeds[0]}")
-        raise StoreUnavailable(f"no node of the cluster answers: {'; '.join(silent)}")
+        raise _nobody("no node of the cluster answers", silent)
 
     def _learn(self, asked: Endpoint, ranges: list[Any]) -> None:
         places: dict[int, Endpoint] = {}
@@ -217,6 +217,13 @@ class Cluster:
                     places[index] = known[0]
         self._map = places
         self._nodes = tuple(nodes)
+
+
+def _nobody(said: str, errors: Sequence[StoreUnavailable]) -> StoreUnavailable:
+    """Return what is said where nobody answered. Where each has refused us, waiting does not help."""
+    is_refused = bool(errors) and all(isinstance(error, StoreRefused) for error in errors)
+    kind = StoreRefused if is_refused else StoreUnavailable
+    return kind(f"{said}: {'; '.join(map(str, errors))}")
 
 
 def _endpoint(asked: Endpoint, holder: list[Any]) -> Endpoint:
