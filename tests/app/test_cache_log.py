@@ -31,6 +31,22 @@ async def test_a_value_that_cannot_be_stored_is_told_once(caplog: pytest.LogCapt
     assert "thing" in said.message
 
 
+async def test_a_function_for_tags_that_forgets_to_return_any_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    app = Selaras("memory://")
+
+    def none_for_most(value: int) -> tuple[str, ...]:
+        return None  # type: ignore[return-value]  # as programs without types do
+
+    @app.cached(tags=none_for_most)
+    async def thing(id: int) -> int:
+        return id
+
+    async with app:
+        assert await thing(1) == 1
+
+    assert "tags= returned None: return tags, or () where there are none" in caplog.text
+
+
 def test_damaged_entries_are_told_aloud_once_a_family(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "selaras")
     log = CacheLog()

@@ -278,6 +278,24 @@ async def test_while_a_writer_runs_nothing_is_stored_whichever_list_of_intents_i
         assert await world.fill(await world.miss(K), put(K, b"v2"))
 
 
+async def test_dead_values_are_freed_round_after_round_and_each_says_whether_more_are_left(tmp_path: Path) -> None:
+    async with on_server("redis-1", tmp_path) as (world, _):
+        keys = [f"k{number}" for number in range(3_000)]
+        for key in keys:
+            await world.cache(key, expires_in_us=SECOND)
+        await world.cache(K)
+
+        assert (await world.pass_time(2 * SECOND)).again
+        rounds = 1
+        while (await world.tend()).again:
+            rounds += 1
+
+        assert 1 < rounds < 10
+        assert isinstance(world.store, RedisStore)
+        ((left,),) = (await world.store.link.pipeline(0, [("HLEN", world.store.link.common.names.key(0, "entries"))]),)
+        assert left < 10
+
+
 async def test_an_intent_whose_job_is_over_and_that_nobody_took_away_falls(tmp_path: Path) -> None:
     async with on_server("redis-1", tmp_path) as (world, home):
         worker = await world.worker()

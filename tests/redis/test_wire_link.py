@@ -279,8 +279,11 @@ async def test_the_database_and_the_socket_are_those_of_the_url(redis_server: Re
             assert "name=me" in str(connection.call("CLIENT", "LIST"))
 
 
-async def test_tls_with_an_authority_of_ones_own_and_a_certificate_of_ours(certificates: Certificates) -> None:
-    with RedisServer(certificates=certificates) as server:
+@pytest.mark.parametrize("protocols", ["TLSv1.2", "TLSv1.3"])
+async def test_tls_with_an_authority_of_ones_own_and_a_certificate_of_ours(
+    certificates: Certificates, protocols: str
+) -> None:
+    with RedisServer(certificates=certificates, tls_protocols=protocols) as server:
         async with world(server.url) as there:
             assert await there.count() == 1
         async with world(server.url_for(host="localhost")) as there:

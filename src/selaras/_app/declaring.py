@@ -572,6 +572,8 @@ def _tagging(family: str, tags: Tagging, signature: Signature) -> Callable[[Any,
 def _borne(family: str, tags: object) -> tuple[str, ...]:
     """Return the tags that a function of a value said; a single one may stand for a list of one."""
     several = (tags,) if isinstance(tags, (Tag, BlockingTag, str)) else tags
+    if not isinstance(several, Iterable):
+        raise ConfigurationError(f"family {family!r}: tags= returned {tags!r}: return tags, or () where there are none")
     borne: dict[str, None] = {}
     for tag in cast(Iterable[object], several):
         if isinstance(tag, (Tag, BlockingTag)):

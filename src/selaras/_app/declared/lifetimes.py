@@ -23,7 +23,7 @@ def adaptive(min: Duration, max: Duration, k: float = 0.1) -> Adaptive:
     Raises:
         ConfigurationError: bounds that leave nothing between them, or a share that is none.
     """
-    rule = Adaptive(duration_us(min, name="adaptive(min=)"), duration_us(max, name="adaptive(max=)"), k)
+    rule = Adaptive(duration_us(min, name="adaptive(): min"), duration_us(max, name="adaptive(): max"), k)
     if not 0 < rule.min_us <= rule.max_us:
         raise ConfigurationError(
             f"adaptive(min={min!r}, max={max!r}): the shortest ttl is above 0 and not above the longest"

@@ -61,7 +61,8 @@ async def dial(
             f"{endpoint} does not answer: no connection within {account.connect_s:g} s{tls_doubt(endpoint, account, known)}"
         ) from None
     except ssl.SSLError as error:
-        raise StoreUnavailable(f"{endpoint}: no TLS connection: {error}") from error
+        asks = "; does it ask for a certificate of ours?" if "handshake failure" in str(error).lower() else ""
+        raise StoreUnavailable(f"{endpoint}: no TLS connection: {error}{asks}") from error
     except WireLost as error:
         raise StoreUnavailable(
             f"{endpoint} closed the connection at once ({error}){'' if endpoint in known else _hint(account)}"

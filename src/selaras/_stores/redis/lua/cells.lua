@@ -442,7 +442,7 @@ local function cells_shown(key)
 end
 
 -- Free what no reader can meet any more: values past their end, tokens that ran out, fills open again. Goes round the
--- keys a piece at a call; where much is dead it takes more of them.
+-- keys a piece at a call; where much is dead it takes more of them. Returns whether it may have left as much.
 local function cells_drop_dead()
     local function sweep(name, key, rows, is_dead)
         rows:flush() -- what it holds back must not be taken for dead
@@ -463,6 +463,7 @@ local function cells_drop_dead()
             end
         until cursor == '0' or rounds == 10 or dead * 8 < #page[2]
         if cursor ~= begun then call('HSET', K.meta, field, cursor) end
+        return rounds == 10 and cursor ~= '0'
     end
     local function is_over(row)
         if not is_entry(row) then return true end
@@ -480,9 +481,9 @@ local function cells_drop_dead()
         if is_over and floor[1] then entries:del(key) end -- perhaps it kept it from being served
         return is_over
     end
-    sweep('entries', K.entries, entries, is_over)
-    sweep('tokens', K.tokens, tokens, is_given_up)
-    sweep('floors', K.floors, floors, is_open)
+    local are_entries_left = sweep('entries', K.entries, entries, is_over)
+    local are_tokens_left = sweep('tokens', K.tokens, tokens, is_given_up)
+    return sweep('floors', K.floors, floors, is_open) or are_entries_left or are_tokens_left
 end
 
 -- Whoever had an intent has one yet: the hash of them was lost.

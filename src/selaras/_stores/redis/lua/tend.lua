@@ -109,7 +109,7 @@ end
 
 local is_arranging = arrange_some()
 local fallen = cells_drop_fallen(limit)
-cells_drop_dead(limit)
+local are_dead_left = cells_drop_dead()
 if M.tellings > 0 then
     tell_on(true)
 end
@@ -143,7 +143,7 @@ end
 local is_mending = mend_some()
 local trimmed = log_trim()
 wake_all()
-local is_more = promoted == limit or expired == limit or forgotten == limit or fallen == limit or #registered == limit or M.tellings > 0 or is_mending or is_arranging or are_left
+local is_more = promoted == limit or expired == limit or forgotten == limit or fallen == limit or #registered == limit or M.tellings > 0 or is_mending or is_arranging or are_left or are_dead_left
 return finish(
     promoted, suspected, lost, expired, forgotten, #unroutable, trimmed, is_more and 1 or 0, cells_orphans(NOW - LIMIT.ORPHAN_US), has_effects()
 )
