@@ -50,9 +50,7 @@ async def all_there_is_to_do(url: str) -> None:
 def test_the_list_is_what_the_scripts_call() -> None:
     called = {word for name in verbs() for word in commands_in(script(name).text)}
     plain = {"evalsha", "info", "ping", "script|load", "subscribe", "unsubscribe"}
-    called.remove("pubsub")
-    assert set(vital("single")) == (called - {"spublish"}) | plain | {"pubsub|numsub"}
-    called.add("pubsub|shardnumsub")
+    assert set(vital("single")) == (called - {"spublish"}) | plain
     assert set(vital("cluster")) == called | plain | {"asking", "cluster|slots", "ssubscribe", "sunsubscribe"}
     assert called <= set(commands("cluster"))
     assert {*commands("single", replicated=True)} - {*commands("single")} == {"wait"}

@@ -51,22 +51,6 @@ class Listener:
 
 
 @asynccontextmanager
-async def told_of(url: str) -> AsyncIterator[tuple[RedisStore, dict[int, Pushed | None]]]:
-    """A store that listens, and what it was told by position."""
-    store, told = RedisStore(redis_address(url)), dict[int, Pushed | None]()
-
-    def grown(_: int, position: int, read: Callable[[], Pushed | None]) -> None:
-        told[position] = read()
-
-    store.listen(grown)
-    await store.open()
-    while UNKNOWN not in told:
-        await asyncio.sleep(0.005)
-    yield store, told
-    await store.close()
-
-
-@asynccontextmanager
 async def listening(url: str, partitions: int = 1) -> AsyncIterator[Listener]:
     listener = Listener(url, partitions)
     await listener.world.link.open()
@@ -130,8 +114,17 @@ async def test_who_waits_for_a_reply_of_the_same_moment_has_it_before_the_news_a
 
 @pytest.mark.parametrize("events", [1, 3, PUSHED_MOST, PUSHED_MOST + 1])
 async def test_of_a_log_that_grew_by_little_the_events_are_told(redis_server: RedisServer, events: int) -> None:
-    async with asyncio.timeout(8), told_of(redis_server.url) as (_, told), told_of(redis_server.url) as (store, _):
-        partition = store.partitions[0]
+    store, told = RedisStore(redis_address(redis_server.url)), dict[int, Pushed | None]()
+
+    def grown(_: int, position: int, read: Callable[[], Pushed | None]) -> None:
+        told[position] = read()
+
+    store.listen(grown)
+    await store.open()
+    partition = store.partitions[0]
+    async with asyncio.timeout(8):
+        while UNKNOWN not in told:
+            await asyncio.sleep(0.005)
         since = (await partition.invalidate(Invalidation(("before",)), START)).tail
         keys = tuple(f"key-{number}" for number in range(events - 1))
 
@@ -140,36 +133,7 @@ async def test_of_a_log_that_grew_by_little_the_events_are_told(redis_server: Re
         while news.tail.position not in told:
             await asyncio.sleep(0.005)
     assert told[news.tail.position] == (Pushed(since, news) if events <= PUSHED_MOST else None)
-
-
-async def test_who_alone_listens_is_not_told_what_it_hears_from_the_reply(redis_server: RedisServer) -> None:
-    def published() -> int:
-        return redis_server.calls().get("publish", 0)
-
-    names = Invalidation(("k",))
-    async with asyncio.timeout(8), told_of(redis_server.url) as (store, told):
-        partition = store.partitions[0]
-        since = (await partition.invalidate(names, START)).tail  # who asks since the start takes no news
-        redis_server.call("CONFIG", "RESETSTAT")
-        since = (await partition.invalidate(names, since)).tail
-        assert published() == 0
-
-        async with told_of(redis_server.url) as (_, others):
-            since = (await partition.invalidate(names, since)).tail
-            while since.position not in others or since.position not in told:
-                await asyncio.sleep(0.005)
-            assert published() == 1
-        while redis_server.call("PUBSUB", "NUMSUB", store.link.common.names.key(0, "news")) != [
-            store.link.common.names.key(0, "news"),
-            1,
-        ]:
-            await asyncio.sleep(0.005)
-        redis_server.call("CLIENT", "KILL", "TYPE", "pubsub")  # it listens no longer, for a moment: somebody else may
-        while store._ear.hears(0):
-            await asyncio.sleep(0.001)
-        await partition.invalidate(names, since)
-        assert published() == 2
-    assert not store._ear.hears(0)
+    await store.close()
 
 
 @pytest.mark.parametrize("said", [b"19\n", b"19\nxyz", b"19\n" + bytes(28), b"19\n" + bytes(24) + b"\0\0\0\x01k"])

@@ -34,34 +34,20 @@ def raw(data: bytes) -> msgspec.Raw:
     return msgspec.Raw(head + data)
 
 
-def _never(_: int) -> bool:
-    """Nobody listens here."""
-    return False
-
-
 class Caller:
     """One partition, to be called.
 
     Args:
         now_us: the time that scripts take for theirs; None: the server's own, as always but under a virtual clock.
-        listens: whether this process is subscribed to the partition's news.
     """
 
-    __slots__ = ("_entropy", "_listens", "_now_us", "_stem", "index", "link")
+    __slots__ = ("_entropy", "_now_us", "_stem", "index", "link")
 
-    def __init__(
-        self,
-        link: Link,
-        index: int,
-        entropy: Entropy,
-        now_us: Callable[[], int] | None = None,
-        listens: Callable[[int], bool] = _never,
-    ) -> None:
+    def __init__(self, link: Link, index: int, entropy: Entropy, now_us: Callable[[], int] | None = None) -> None:
         self.link = link
         self.index = index
         self._entropy = entropy
         self._now_us = now_us
-        self._listens = listens
         self._stem = link.common.names.stem(index)
 
     def key(self, name: str) -> str:
@@ -119,6 +105,4 @@ class Caller:
     def _args(self, request: Any, since: Cursor) -> Command:
         now_us = self._now_us() if self._now_us is not None else 0
         chance = self._entropy.getrandbits(_EVENT_ID_BITS)
-        # Who asks since the start takes no news from the reply.
-        is_told = since.position > 0 and self._listens(self.index)
-        return (now_us, chance, since.position, since.event_id, _encode(request), *((1,) if is_told else ()))
+        return (now_us, chance, since.position, since.event_id, _encode(request))

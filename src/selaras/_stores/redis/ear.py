@@ -8,9 +8,8 @@ Laws:
     - What is pushed is a hint. It may be lost, and whenever it may have been (a connection made anew), every bell
       rings for the partitions it is about and their logs are said to have grown: somebody looks, and hears it from the
       store. A new epoch is said, too: the store has forgotten whose bells it is to ring.
-    - What a process has done itself it hears of, too, unless it alone listens (`hears`), and mostly from the reply first: so
-      a log's news is passed on when those who wait for a reply of this turn of the loop have had it, and its events are
-      read by whoever needs them.
+    - What a process has done itself it hears of, too, and mostly from the reply first: so a log's news is passed on when
+      those who wait for a reply of this turn of the loop have had it, and its events are read by whoever needs them.
     - It lives on one loop, the first that needs it; when that one is closed, on the next that does.
 """
 
@@ -61,7 +60,6 @@ class Ear:
         self._told: list[Grown] = []
         self._hearing: _Hearing | None = None
         self.refused: StoreUnavailable | None = None
-        self._heard = [False] * common.partitions
 
     def make_bell(self, address: str) -> RedisBell:
         """Make a bell that rings when its channel is spoken on."""
@@ -126,16 +124,7 @@ class Ear:
         if hearing is not None:
             hearing.soon(hearing.renew)
 
-    def hears(self, partition: int) -> bool:
-        """Say whether it is subscribed to the news of a partition, as far as anybody can tell."""
-        hearing = self._hearing
-        return self._heard[partition] and hearing is not None and not hearing.loop.is_closed()
-
     # -- for the one that hears
-
-    def set_heard(self, partition: int, *, heard: bool) -> None:
-        """The subscriptions of a partition have been made, or are lost."""
-        self._heard[partition] = heard
 
     @property
     def common(self) -> Common:
@@ -229,17 +218,12 @@ class _Hearing:
                     if before.idle:  # its server may hold nothing of ours any more, nor be asked again
                         before.end()
                 self._places[index] = piece
-                channels = self._ear.channels(index)
-                piece.hold(index, channels)
+                piece.hold(index, self._ear.channels(index))
                 await piece.in_step()
                 self._ear.refused = None
-                self._ear.set_heard(index, heard=f"{self._stems[index]}news" in channels)
                 self._ear.may_have_missed(index)
                 tries = 0
-                try:
-                    await asyncio.wait((turn, piece.over), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    self._ear.set_heard(index, heard=False)
+                await asyncio.wait((turn, piece.over), return_when=asyncio.FIRST_COMPLETED)
             except StoreUnavailable as error:
                 if isinstance(error, StoreRefused):
                     self._ear.refused = error

@@ -34,7 +34,7 @@ CHANNELS: Final = frozenset({"publish", "spublish", "subscribe", "ssubscribe"})
 KEYS_ONLY: Final = frozenset({"exists", "mget", "unlink"})
 """Commands all of whose arguments are keys."""
 
-KEYLESS: Final = frozenset({*_PLAIN, *_CLUSTER, *_REPLICATED, "time", "pubsub|numsub", "pubsub|shardnumsub"}) - CHANNELS
+KEYLESS: Final = frozenset({*_PLAIN, *_CLUSTER, *_REPLICATED, "time"}) - CHANNELS
 """Commands without keys."""
 
 OLDEST: Final = (7, 0)
@@ -75,8 +75,7 @@ def commands(shape: Shape, *, replicated: bool = False) -> tuple[str, ...]:
         found.update(_CLUSTER)
     if replicated:
         found.update(_REPLICATED)
-    found.update(_inside() - {"pubsub"})
-    found.add("pubsub|shardnumsub" if shape == "cluster" else "pubsub|numsub")
+    found.update(_inside())
     if shape != "cluster":
         found.discard("spublish")
     return tuple(sorted(found))

@@ -68,8 +68,7 @@ class RedisStore:
         self.link.on_loop = self._ear.attend
         self._pulses = PulseLoop()
         self.partitions = [
-            RedisPartition(Caller(self.link, index, chance, self._now_us, self._ear.hears), partitions)
-            for index in range(partitions)
+            RedisPartition(Caller(self.link, index, chance, self._now_us), partitions) for index in range(partitions)
         ]
 
     async def open(self) -> None:

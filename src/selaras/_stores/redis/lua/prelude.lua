@@ -32,7 +32,6 @@ end
 
 local SINCE_POSITION, SINCE_ID = tonumber(ARGV[3]), tonumber(ARGV[4])
 local REQ = ARGV[5] and cmsgpack.unpack(ARGV[5])
-local CALLER_LISTENS = ARGV[6] == '1' -- to the news that others are told, and takes those of the reply
 local news, appended -- of the log, for scripts that use it: what came after a cursor; the events of this script
 
 -- Returns the next fence, token, stamp or effect id: 16 hexadecimal digits that sort as text (P15).
@@ -347,11 +346,6 @@ local function publish(channel, message)
     call(M.sharded == 1 and 'SPUBLISH' or 'PUBLISH', STEM .. channel, message)
 end
 
--- Whether nobody listens but the caller, who has the news from the reply.
-local function is_alone()
-    return CALLER_LISTENS and call('PUBSUB', M.sharded == 1 and 'SHARDNUMSUB' or 'NUMSUB', STEM .. 'news')[2] <= 1
-end
-
 local function flush()
     for i = 1, #endings do
         endings[i]()
@@ -377,7 +371,7 @@ local function finish(...)
         for i = 1, #bells do
             publish('bell:' .. bells[i], '')
         end
-        if M.position ~= OLD_POSITION and not is_alone() then
+        if M.position ~= OLD_POSITION then
             local said = { string.format('%.0f', M.position) }
             if #appended <= LIMIT.PUSHED_MOST then -- who has heard all before them need not ask
                 said[2] = '\n' .. struct.pack('>ddd', OLD_POSITION, OLD_ID, M.epoch)
