@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import math
 import sqlite3
 import sys
 import tempfile
