@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import ExitStack
+from urllib.parse import quote
 
 import pytest
 from tests.app.work import working
@@ -73,20 +74,17 @@ async def test_the_listed_rights_are_enough_for_all_there_is_to_do(shape: Shape)
         assert [server.call("ACL", "LOG") for server in servers] == [[]] * len(servers)
 
 
-async def test_the_rights_of_an_odd_prefix_are_those_of_no_other() -> None:
+@pytest.mark.parametrize(
+    ("prefix", "another"), [("a*[b]?", "axb1"), ("a b\n\0c", "a bc")], ids=["signs of patterns", "white space"]
+)
+async def test_the_rights_of_an_odd_prefix_are_ones_that_a_server_takes_and_those_of_no_other(
+    prefix: str, another: str
+) -> None:
     with RedisServer() as server:
-        url = server.add_user("app", "pw", *rule("a*[b]?", "single").split(" "))
-        await all_there_is_to_do(f"{url}?prefix=a%2A%5Bb%5D%3F")
+        url = server.add_user("app", "pw", *rule(prefix, "single").split(" "))
+        await all_there_is_to_do(f"{url}?prefix={quote(prefix)}")
         with pytest.raises(StoreRefused):
-            await Selaras(f"{url}?prefix=axb1").process().open()
-
-
-async def test_the_rights_of_a_prefix_with_white_space_are_ones_that_a_server_takes() -> None:
-    with RedisServer() as server:
-        url = server.add_user("app", "pw", *rule("a b\n\0c", "single").split(" "))
-        await all_there_is_to_do(f"{url}?prefix=a%20b%0A%00c")
-        with pytest.raises(StoreRefused):
-            await Selaras(f"{url}?prefix=a%20bc").process().open()
+            await Selaras(f"{url}?prefix={quote(another)}").process().open()
 
 
 @pytest.mark.parametrize("missing", ["+mget", "+set", "+client|setname"])

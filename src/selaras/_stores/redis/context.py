@@ -133,11 +133,11 @@ class Patience:
         await rest(wait_s)
 
 
-async def share(task: Task[Wire], patience: Patience, slow: Callable[[], str]) -> Wire:
-    """Wait for what others wait for, too: nobody's end ends it. `slow`: says what takes so long."""
+async def share(task: Task[Wire], patience: Patience, delay: Callable[[], str]) -> Wire:
+    """Wait for what others wait for, too: nobody's end ends it. `delay`: says what takes so long."""
     await asyncio.wait((task,), timeout=max(patience.left_s, 0))
     if not task.done():
-        raise StoreUnavailable(slow())
+        raise StoreUnavailable(delay())
     if task.cancelled():
         raise StoreUnavailable("the store was closed")
     if (error := task.exception()) is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
+from functools import partial
 from typing import Any
 
 from selaras._stores.redis.wire import Wire, pack
@@ -45,17 +46,15 @@ class Convoy:
         if self._gathering is None:
             self._gathering = self._loop.create_future()
             self._gathering.add_done_callback(self._answered)
-            self._wire.at_flush(self._depart)
+            self._wire.at_flush(partial(self._depart, self._gathering))
         replicas = self._gathering
         replies = await self._wire.send(packed, wanted, max(until - self._loop.time(), 0.001))
         return replies, await asyncio.shield(replicas)
 
-    def _depart(self) -> None:
+    def _depart(self, replicas: Future[Any]) -> None:
         """All who spoke in this turn of the loop are on board."""
-        replicas, self._gathering = self._gathering, None
-        if replicas is not None:
-            self._under_way = replicas
-            self._wire.send_for(replicas, self._question, 1, self._patience_s)
+        self._gathering, self._under_way = None, replicas
+        self._wire.send_for(replicas, self._question, 1, self._patience_s)
 
     def _answered(self, replicas: Future[Any]) -> None:
         self._under_way = None

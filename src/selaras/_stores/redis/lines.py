@@ -129,12 +129,13 @@ class Lines:
         if greeting is None:
             greeting = self._greetings[index, slow] = self.loop.create_task(self._greet(index, patience, slow=slow))
             greeting.add_done_callback(lambda done: self._greetings_ended(done, (index, slow)))
-        return await share(greeting, patience, lambda: self._slow(index, slow=slow))
+        return await share(greeting, patience, lambda: self._delay(index, slow=slow))
 
-    def _slow(self, index: int, *, slow: bool) -> str:
+    def _delay(self, index: int, *, slow: bool) -> str:
+        """Say what takes longer than somebody could wait."""
         endpoint = self.common.topology.place(index)
         node = self._nodes.get((endpoint, slow)) if endpoint is not None else None
-        return node.slow() if node is not None else f"{self.common.where(index)} is slow to answer"
+        return node.delay() if node is not None else f"{self.common.where(index)} is slow to answer"
 
     def _greetings_ended(self, task: Task[Wire], place: tuple[int, bool]) -> None:
         self._greetings.pop(place, None)

@@ -62,9 +62,9 @@ class Node:
                 raise repeated(self._error)
             self._attempt = self._loop.create_task(self._connect())
             self._attempt.add_done_callback(self._attempted)
-        return await share(self._attempt, patience, self.slow)
+        return await share(self._attempt, patience, self.delay)
 
-    def slow(self) -> str:
+    def delay(self) -> str:
         """Say that it takes longer than somebody could wait, and why that may be."""
         if self.wire is not None and self.wire.open:
             return f"{self.endpoint} is slow to answer"

@@ -444,6 +444,7 @@ end
 -- Free what no reader can meet any more: values past their end, tokens that ran out, fills open again. Goes round the
 -- keys a piece at a call; where much is dead it takes more of them. Returns whether it may have left as much.
 local function cells_drop_dead()
+    local most = 10 -- pieces
     local function sweep(name, key, rows, is_dead)
         rows:flush() -- what it holds back must not be taken for dead
         local field = 'sweep:' .. name
@@ -461,9 +462,9 @@ local function cells_drop_dead()
                     dead = dead + 1
                 end
             end
-        until cursor == '0' or rounds == 10 or dead * 8 < #page[2]
+        until cursor == '0' or rounds == most or dead * 8 < #page[2]
         if cursor ~= begun then call('HSET', K.meta, field, cursor) end
-        return rounds == 10 and cursor ~= '0'
+        return rounds == most and cursor ~= '0'
     end
     local function is_over(row)
         if not is_entry(row) then return true end
