@@ -440,11 +440,47 @@ async def test_readers_pass_a_load_that_hangs(world: World) -> None:
     await world.idle()
     assert not behind.done()
 
-    await world.pass_time(12, step=0.25)
+    await world.pass_time(26, step=0.25)
 
     assert await behind == 0
     held.release()
     assert await hanging == 0
+
+
+async def test_processes_that_meet_a_slow_loader_for_the_first_time_load_once(world: World) -> None:
+    fleet = [await world.process(name) for name in "abcd"]
+    held = world.data.hold()
+    first = begin(fleet[0].get())
+    await held.done.wait()
+    behind = [begin(process.get()) for process in fleet[1:]]
+
+    await world.pass_time(12, step=0.2)  # nobody knew that it takes so long
+    held.release()
+    await world.pass_time(1)
+
+    assert [await reading for reading in (first, *behind)] == [0, 0, 0, 0]
+    assert world.data.loads == 1
+
+
+async def test_of_loads_that_fail_one_after_the_other_only_the_first_is_waited_for_so_long(world: World) -> None:
+    a, b, c = [await world.process(name) for name in "abc"]
+    world.data.error = OSError("the datastore is away")
+    failing = world.data.hold()
+    first = begin(a.get())
+    await failing.done.wait()
+    world.data.error = None
+    hanging = world.data.hold()  # whoever loads after it: the others have waited long enough
+    behind = [begin(b.get()), begin(c.get())]
+    await world.pass_time(8, step=0.2)
+    failing.release()
+    with pytest.raises(OSError, match="is away"):
+        await first
+
+    await world.pass_time(2, step=0.2)
+
+    assert sum(reading.done() for reading in behind) == 1
+    hanging.release()
+    assert [await reading for reading in behind] == [0, 0]
 
 
 async def test_corrupt_bytes_are_a_miss_that_is_repaired(world: World) -> None:

@@ -43,10 +43,10 @@ async def test_an_empty_value_is_a_value(world: World) -> None:
 
 
 async def test_a_second_reader_waits_for_the_first_one_s_load(world: World) -> None:
-    await world.miss(K)
+    token = await world.miss(K)
     world.clock.advance(SECOND)
 
-    assert await world.look(K) == Busy(LOAD - SECOND)
+    assert await world.look(K) == Busy(LOAD - SECOND, holder=token)
 
 
 async def test_a_reader_that_wants_no_token_gets_none(world: World) -> None:
@@ -146,7 +146,7 @@ async def test_p11_the_holder_renews_its_token(world: World) -> None:
     await world.home.extend_fills([(K, token), (K2, token)], LOAD)
     world.clock.advance(LOAD - 1)
 
-    assert await world.look(K) == Busy(1)
+    assert await world.look(K) == Busy(1, holder=token)
     assert await world.fill(token, put(K))
 
 
@@ -165,7 +165,7 @@ async def test_p11_only_its_holder_can_renew_or_give_back_a_token(world: World) 
     await world.home.extend_fills([(K, token + 1)], 9 * LOAD)
     await world.home.abandon_fills([(K, token + 1)])
 
-    assert await world.look(K) == Busy(LOAD)
+    assert await world.look(K) == Busy(LOAD, holder=token)
 
 
 async def test_a_load_that_failed_gives_its_token_back_and_the_next_reader_need_not_wait(world: World) -> None:
@@ -412,7 +412,7 @@ async def test_of_those_who_renew_an_entry_one_gets_the_token_and_all_get_the_en
     assert isinstance(second, Hit)
     assert (first.entry, second.entry) == (seen, seen)
     assert first.token
-    assert (second.token, second.wait_us) == (0, LOAD)
+    assert (second.token, second.wait_us, second.holder) == (0, LOAD, first.token)
     assert await world.fill(first.token, put(K, b"v1"))
     assert await world.value(K) == b"v1"
 

@@ -317,6 +317,14 @@ async def test_of_two_readers_of_one_moment_one_gets_the_token(cells: Process) -
     assert [type(look) for look in looks] == [Miss, Busy, Busy]
 
 
+@pytest.mark.parametrize("row", [b"", b"short", b"no digits of one" + b"\x41" * 16, b"0" * 16 + b"\x7f" * 16])
+async def test_a_token_that_was_written_over_is_none(cells: Process, redis_server: RedisServer, row: bytes) -> None:
+    await cells.miss("k")
+    redis_server.call("HSET", "cells:{cells.0}:tokens", "k", row)
+
+    assert await cells.store(await cells.miss("k"), Put("k", b"v0", 7))
+
+
 async def test_fills_of_one_moment_are_one_call(cells: Process, redis_server: RedisServer) -> None:
     await cells.cache("the script is known")
     keys = [f"k{number}" for number in range(50)]

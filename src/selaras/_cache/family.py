@@ -15,6 +15,8 @@ from selaras._core.positions import Scope
 
 LEASE_US_UNKNOWN: Final = 5_000_000
 """A token's life before any load of its family was seen."""
+PATIENCE_US_UNKNOWN: Final = 20_000_000
+"""How long a load of such a family is waited for while its reader renews the token: it lives, and its loader may hang."""
 LEASE_US_LEAST: Final = 1_000_000
 LEASE_US_MOST: Final = 60_000_000
 _UNAUDITED = 1 << 29  # a number of one digit, for it stands in the way of every hit; once reached it is raised
@@ -151,6 +153,17 @@ class Family:
         if not self.load_us:
             return LEASE_US_UNKNOWN
         return min(max(self.load_us * _LEASE_OF_LOAD, LEASE_US_LEAST), LEASE_US_MOST)
+
+    def patience_us(self, *, same: bool) -> int:
+        """Return how long another reader's fill is waited for: as long as loads of this family take, and some.
+
+        Args:
+            same: it is still the load that was waited for first. Where it failed, and another reader's has begun, more
+                would be waiting for one failure after the other.
+        """
+        if self.load_us or not same:
+            return self.lease_us()
+        return PATIENCE_US_UNKNOWN
 
     def took(self, us: int) -> None:
         """Note how long a load took: longer ones count at once, shorter ones slowly."""

@@ -51,6 +51,7 @@ class Flight:
         waiters: of those who wait for it and for nothing else: a future each, which costs a third of shielding one for all.
         passed: done as soon as nobody needs to wait behind it any more: it has ended, or takes too long. None: nobody does.
         token: its right to fill, 0: none.
+        holder: the token of another reader whose fill it waits for; `waits_since_ns`: since when it waits for any.
         distrust: the stamp of an entry whose bytes were found corrupt; `repairs`: how many were.
         renews: the stamp of an entry that it loads anew; `known`: that entry.
         aside: nobody waits for it. ahead: besides, nobody reads it yet.
@@ -63,6 +64,7 @@ class Flight:
         "distrust",
         "expired",
         "future",
+        "holder",
         "known",
         "passed",
         "renews",
@@ -74,6 +76,7 @@ class Flight:
         "token",
         "voyage",
         "waiters",
+        "waits_since_ns",
     )
 
     def __init__(self, slot: Slot, started_ns: int, voyage: Voyage, loop: AbstractEventLoop) -> None:
@@ -85,6 +88,8 @@ class Flight:
         self.waiters: list[Future[Outcome]] = []
         self.riders = 0
         self.token = 0
+        self.holder = 0
+        self.waits_since_ns = 0
         self.distrust = 0
         self.repairs = 0
         self.renews = 0
@@ -108,6 +113,13 @@ class Flight:
         self.stale = stale
         if self.expired is not None and not self.expired.done():
             self.expired.set_result(None)
+
+    def waits_on(self, holder: int, now: int) -> bool:
+        """Say whether another reader's fill is still waited for: for how long, its family says."""
+        if not self.waits_since_ns:
+            self.waits_since_ns, self.holder = now, holder
+        same = holder == self.holder
+        return now - self.waits_since_ns < self.slot.family.patience_us(same=same) * 1_000
 
     def drop(self) -> None:
         """There is nothing to do: of a flight that nobody waits for."""

@@ -3,7 +3,7 @@
     look ── hit ─────────────────────────────> serve; keep locally what nothing speaks against (P3)
       ├──── hit, its ttl over ──> look again for a token; who gets it loads, all others wait or are served "stale"
       ├──── miss, token ──> load ──> fill ───> serve; keep locally only what was accepted (P11)
-      ├──── busy ──> wait a little, look again; after a token's life: load, store nothing
+      ├──── busy ──> wait a little, look again; when that load takes too long: load, store nothing
       ├──── standing (an intent, or a late datastore) ──> load, store nothing
       └──── no answer, or too late ──> load, store nothing; of each family so many at once
 
@@ -179,17 +179,16 @@ class Loading:
             await self._wait_for_fills(busy, group)
 
     async def _wait_for_fills(self, busy: Sequence[tuple[Flight, int]], group: asyncio.TaskGroup) -> None:
-        """Somebody else loads these keys: look again and again, at growing intervals, for at most a token's life."""
+        """Somebody else loads these keys: look again and again, at growing intervals, as long as patience lasts."""
         for flight, _ in busy:
             flight.slot.family.counts.waited += 1
-        deadline = self._instant() + max(flight.slot.family.lease_us() for flight, _ in busy) * 1_000
         pause_us = _PAUSE_US_FIRST
         while busy:
             # One microsecond beyond the shortest token's end, so that it has ended when it is looked at.
             pause_us = min(pause_us, min(wait_us for _, wait_us in busy) + 1)
             await self._pause(pause_us, [flight for flight, _ in busy])
             pause_us = min(pause_us * 3 // 2, _PAUSE_US_MOST)
-            left = await self._look([flight for flight, _ in busy], patient=self._instant() < deadline)
+            left = await self._look([flight for flight, _ in busy])
             busy = left.busy
             if left.permits:
                 group.create_task(self._load(left.permits))
@@ -208,7 +207,7 @@ class Loading:
 
     # -- looks
 
-    async def _look(self, flights: Sequence[Flight], *, patient: bool = True) -> _Left:
+    async def _look(self, flights: Sequence[Flight]) -> _Left:
         """Ask the shared tier, one trip a partition. Hits land; returns what must be loaded, and what must wait."""
         left = _Left()
         trips: dict[int, list[Flight]] = {}
@@ -229,26 +228,24 @@ class Loading:
                 voyage = flight.voyage
                 try:
                     if voyage.task is None:  # it looks together with others: the program's own code runs in its context
-                        voyage.context.run(self._judge, flight, look, sight, left, patient)
+                        voyage.context.run(self._judge, flight, look, sight, left)
                     else:
-                        self._judge(flight, look, sight, left, patient)
+                        self._judge(flight, look, sight, left)
                 except Exception as error:  # noqa: BLE001 - a codec, tags: what they raise belongs to those who wait
                     flight.fail(error)
         if left.again:
             hopeless = [
                 _Permit(flight, "its entry is corrupt") for flight in left.again if flight.repairs > _REPAIRS_MOST
             ]
-            more = await self._look(
-                [flight for flight in left.again if flight.repairs <= _REPAIRS_MOST], patient=patient
-            )
+            more = await self._look([flight for flight in left.again if flight.repairs <= _REPAIRS_MOST])
             left.permits += hopeless + more.permits
             left.busy += more.busy
         return left
 
-    def _judge(self, flight: Flight, look: Look, sight: _Sight, left: _Left, patient: bool) -> None:
+    def _judge(self, flight: Flight, look: Look, sight: _Sight, left: _Left) -> None:
         """Land a flight with what was seen, or say what is left of it."""
         match look:
-            case Hit(entry, token, wait_us):
+            case Hit(entry, token, wait_us, holder):
                 entry = opened(flight.slot, entry)
                 if token:
                     flight.token, flight.known = token, Known(entry, sight.sent_ns)
@@ -258,7 +255,7 @@ class Loading:
                 elif not self._serve(flight, entry, sight):
                     if flight.renews != entry.stamp or not wait_us:
                         left.again.append(flight)
-                    elif patient:
+                    elif flight.waits_on(holder, self._instant()):
                         left.busy.append((flight, wait_us))
                     else:
                         left.permits.append(_Permit(flight, self._unfilled(flight)))
@@ -267,8 +264,8 @@ class Loading:
             case Miss(token, floor):
                 flight.token = token
                 left.permits.append(_Permit(flight, "no tier had it", floor))
-            case Busy(wait_us, floor):
-                if patient and wait_us:
+            case Busy(wait_us, floor, holder):
+                if wait_us and flight.waits_on(holder, self._instant()):
                     left.busy.append((flight, wait_us))
                 else:
                     left.permits.append(_Permit(flight, self._unfilled(flight), floor))

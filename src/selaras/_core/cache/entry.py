@@ -33,11 +33,13 @@ class Hit(Struct, frozen=True):
     Attributes:
         token: to a reader who asked to renew this entry: its right to fill in its place (P11). 0: none.
         wait_us: to such a reader, another one holds the token for at most so much more.
+        holder: that token: the same as long as the same load goes on, renewed or not.
     """
 
     entry: Entry
     token: int = 0
     wait_us: int = 0
+    holder: int = 0
 
 
 class Miss(Struct, frozen=True):
@@ -51,10 +53,14 @@ class Miss(Struct, frozen=True):
 
 
 class Busy(Struct, frozen=True):
-    """Nothing stands there, and another reader holds the token for at most `wait_us` more."""
+    """Nothing stands there, and another reader holds the token `holder` for at most `wait_us` more, unless it is renewed.
+
+    `holder` 0: no reader holds it, or not for the fill of what is waited for.
+    """
 
     wait_us: int
     floor: int | None = None
+    holder: int = 0
 
 
 class Standing(Struct, frozen=True):

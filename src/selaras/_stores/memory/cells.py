@@ -86,7 +86,9 @@ class Cells:
                 return Standing(version)
         elif token and token.until_us > now:
             wait_us = token.until_us - now
-            return Hit(_as_read(stored, now), wait_us=wait_us) if stored else Busy(wait_us, version)
+            if stored:
+                return Hit(_as_read(stored, now), wait_us=wait_us, holder=token.token)
+            return Busy(wait_us, version, token.token)
         if not request.lease_us:
             return Busy(0, version)
         granted = _Token(self.next_stamp(), now + request.lease_us, self.log.tail.position)

@@ -514,16 +514,21 @@ def _look_of(look: list[Any], value: bytes | None) -> Look | bytes:
             found = value_of(row, value)
             entry = None if found is None else entry_of(expires_in_us, row, found)
             if entry is not None:
-                return Hit(entry, int(token, 16) if token else 0, wait_us)
-            return Miss(int(token, 16), version_of(floor)) if token else row
+                number = _number_of(token)
+                return Hit(entry, 0, wait_us, number) if wait_us else Hit(entry, number)
+            return Miss(int(token, 16), version_of(floor)) if token and not wait_us else row
         case [0, token, floor]:
             return Miss(int(token, 16), version_of(floor))
-        case [2, wait_us, floor]:
-            return Busy(wait_us, version_of(floor))
+        case [2, wait_us, floor, token]:
+            return Busy(wait_us, version_of(floor), _number_of(token))
         case [_, floor]:
             return Standing(version_of(floor))
         case _:
             raise AssertionError(look)
+
+
+def _number_of(token: str) -> int:
+    return int(token, 16) if token else 0
 
 
 def _void_of(keys: Sequence[str]) -> Call:

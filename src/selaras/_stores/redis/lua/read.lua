@@ -2,7 +2,7 @@
 -- uses: log, cells
 -- keys: none
 -- request: key, lease_us, stamp of an entry to be dropped ('!' before it: its value was not there) or '', stamp to renew or '', of each look in turn
--- reply: a look each: {0, token, floor} | {1, expires_in_us, row, token or '', wait_us, floor} | {2, wait_us, floor} | {3, floor}
+-- reply: a look each: {0, token, floor} | {1, expires_in_us, row, token or '', wait_us, floor} | {2, wait_us, floor, token or ''} | {3, floor}; a token beside a wait is another reader's
 -- cost: O(1) a key; promise: atomic
 -- flags: allow-oom
 
@@ -16,7 +16,7 @@ local function look(key, lease_us, distrust, renews)
     local stamp = found and found[2]:sub(1, 16)
     if found and distrust == '!' .. stamp then
         local age_us = math.max(0, NOW - tonumber(stamp:sub(4), 16))
-        if age_us < ON_ITS_WAY_US then return {2, ON_ITS_WAY_US - age_us, version} end
+        if age_us < ON_ITS_WAY_US then return {2, ON_ITS_WAY_US - age_us, version, ''} end
         distrust = stamp
     end
     if found and distrust == stamp then
@@ -26,16 +26,16 @@ local function look(key, lease_us, distrust, renews)
     if found and (lease_us == 0 or stamp ~= renews) then return {1, found[1], found[2], '', 0, version} end
     local token = tokens:get(key)
     if token then
-        local _, until_us = struct.unpack(ROW, token)
+        local holder, until_us = struct.unpack(ROW, token)
         if until_us > NOW then
             local wait_us = until_us - NOW
-            if found then return {1, found[1], found[2], '', wait_us, version} end
-            return {2, wait_us, version}
+            if found then return {1, found[1], found[2], holder, wait_us, version} end
+            return {2, wait_us, version, holder}
         elseif not found and until_us < -NOW and M.last_mark == LIMIT.OPEN_POSITION then
             return {3, version}
         end
     end
-    if lease_us == 0 then return {2, 0, version} end
+    if lease_us == 0 then return {2, 0, version, ''} end
     local granted = next_counter()
     tokens:set(key, struct.pack(ROW, granted, NOW + lease_us, M.position))
     if found then return {1, found[1], found[2], granted, 0, version} end
