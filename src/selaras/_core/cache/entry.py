@@ -55,7 +55,7 @@ class Miss(Struct, frozen=True):
 class Busy(Struct, frozen=True):
     """Nothing stands there, and another reader holds the token `holder` for at most `wait_us` more, unless it is renewed.
 
-    `holder` 0: no reader holds it, or not for the fill of what is waited for.
+    `holder` 0: none does; with a wait, a value is on its way that was stored already.
     """
 
     wait_us: int

@@ -293,7 +293,7 @@ class Cells:
         if cell is None:
             self.flush()
             row = self._execute(CELL, (key, key, key, key)).fetchone()
-            cell = self._ahead[key] = _Cell(row[1], row[2], row[3], row[4:13] if row[4] is not None else None)
+            cell = self._ahead[key] = _Cell(row[1], row[2], row[3], row[4:-1] if row[4] is not None else None)
             if row[0]:
                 cell.here = [_Standing(*standing[1:]) for standing in self._execute(_HERE, (key,))]
         return cell
@@ -318,7 +318,7 @@ class Cells:
             case Hit(entry) if entry.stamp == request.renews:
                 until_us = cell[3]
                 if until_us is not None and until_us > now:
-                    return Hit(entry, wait_us=until_us - now, holder=cell[13])
+                    return Hit(entry, wait_us=until_us - now, holder=cell[-1])
                 return Hit(entry, self._grant(request, now))
             case _:
                 return look
@@ -600,11 +600,12 @@ def look_at(cell: Any, now: int, is_voided: Any, is_any_open: bool) -> Look:
 
     A token below 0 is nobody's: a tag or family of the key was open when last somebody would have filled it.
     """
-    stands, floor, closed_until_us, token_until_us, position, _, _, until_us, _, version, _, _, _, token = cell
+    stands, floor, closed_until_us, token_until_us, *stored, token = cell
+    position, _, _, until_us, _, version, _, _, _ = stored
     if stands or (closed_until_us is not None and closed_until_us > now):
         return Standing(floor)
     if position is not None and not 0 < until_us <= now and not is_below(version, floor) and not is_voided():
-        return Hit(entry_of(cell[4:13], now))
+        return Hit(entry_of(stored, now))
     if token_until_us is not None and token_until_us > now:
         return Busy(token_until_us - now, floor, token)
     if is_any_open and token_until_us is not None and token_until_us < -now:
